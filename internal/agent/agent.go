@@ -56,15 +56,15 @@ type Agent struct {
 	ticks     func(time.Duration) (<-chan time.Time, func())
 
 	// The following fields are used by the goroutine of Run only.
-	up         bool // the state of the record is ready or starting
-	tally      tally
-	backoff    time.Duration
-	life       life
-	reread     bool // a probe has failed because the metrics could not be read; see probe
-	load       loadWatch
-	lastShown  string // last reason logged
-	lastModels int    // number of models that the engine listed
-	ranks      ranks
+	up          bool // the state of the record is ready or starting
+	tally       tally
+	backoff     time.Duration
+	incarnation incarnation
+	reread      bool // a probe has failed because the metrics could not be read; see probe
+	load        loadWatch
+	lastLogged  string // last reason logged
+	lastModels  int    // number of models that the engine listed
+	ranks       ranks
 
 	mu     sync.Mutex // guards status; only the goroutine of Run writes Record, so it reads Record without mu
 	status Status     // its Phase is Probing until Run ends; the method Status derives the other phases
@@ -75,11 +75,11 @@ func New(engine Engine, registrar Registrar, o Options) *Agent {
 	o.fill()
 	return &Agent{
 		engine: engine, registrar: registrar, o: o,
-		hurry:  make(chan struct{}),
-		ticks:  newTicks,
-		life:   life{host: o.Base.HostID, key: o.Key},
-		tally:  tally{period: max(o.ProbeTimeout, o.ProbeInterval), slowAfter: o.SlowAfter},
-		status: Status{Phase: Probing},
+		hurry:       make(chan struct{}),
+		ticks:       newTicks,
+		incarnation: incarnation{host: o.Base.HostID, key: o.Key},
+		tally:       tally{period: max(o.ProbeTimeout, o.ProbeInterval), slowAfter: o.SlowAfter},
+		status:      Status{Phase: Probing},
 	}
 }
 
@@ -101,7 +101,7 @@ func (a *Agent) Hurry() { a.hurryOnce.Do(func() { close(a.hurry) }) }
 // the period.
 func (a *Agent) serve(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer endsWith(ctx, cancel, a.o.Exited, nil)()
+	defer cancelOnClose(ctx, cancel, a.o.Exited, nil)()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -145,12 +145,12 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	case err == nil:
 		a.load.see(stats, time.Now())
 		stats.AddTo(&facts)
-	case a.life.id == "" && !a.reread && !answered:
+	case a.incarnation.id == "" && !a.reread && !answered:
 		a.reread = true
 		return instance.Facts{}, err
 	}
 	if a.o.EngineIDs != nil {
-		a.ranks.query(pctx, a.o.EngineIDs, a.life.isNew(facts.StartedAt))
+		a.ranks.query(pctx, a.o.EngineIDs, a.incarnation.isNew(facts.StartedAt))
 	}
 	return facts, nil
 }
@@ -158,21 +158,21 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 // judge advances the state machine by one probe and returns the delay until the next.
 func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 	if errors.Is(err, vllm.ErrRefused) {
-		a.life.refused()
+		a.incarnation.refused()
 	}
 	switch {
 	case err == nil:
-		a.good(facts)
+		a.probeSucceeded(facts)
 		return a.o.ProbeInterval
 	case !a.hasRecord(): // probing
-		a.showReason(err, "not registered: ")
+		a.logReason(err, "not registered: ")
 		a.backoff = min(max(2*a.backoff, firstBackoff), MaxBackoff)
 		return a.backoff
-	case errors.Is(err, vllm.ErrNotAsked), errors.Is(err, errStarved):
-		a.showReason(err, "probe not sent: ")
+	case errors.Is(err, vllm.ErrNotSent), errors.Is(err, errStarved):
+		a.logReason(err, "probe not sent: ")
 		return a.o.ProbeInterval
 	default:
-		a.bad(err)
+		a.probeFailed(err)
 		if a.up && errors.Is(err, vllm.ErrRefused) {
 			return min(a.o.ProbeInterval, firstBackoff) // refusals come at once: confirm them quickly
 		}
@@ -180,11 +180,11 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 	}
 }
 
-func (a *Agent) good(facts instance.Facts) {
-	if sure := a.tally.good(); a.hasRecord() && !a.up && !sure {
+func (a *Agent) probeSucceeded(facts instance.Facts) {
+	if sure := a.tally.recordSuccess(); a.hasRecord() && !a.up && !sure {
 		return
 	}
-	fresh := a.life.seen(facts.StartedAt)
+	fresh := a.incarnation.observe(facts.StartedAt)
 	rec := a.record(facts)
 	log := a.o.Log.WithFields(logrus.Fields{"incarnation": rec.ID, "models": printable(rec.Models)})
 	switch {
@@ -196,39 +196,39 @@ func (a *Agent) good(facts instance.Facts) {
 		log.Warn("engine was restarted: new incarnation")
 	}
 	if a.ranks.err != nil {
-		a.showReason(a.ranks.err, "engine answers, but is not ready: ")
+		a.logReason(a.ranks.err, "engine answers, but is not ready: ")
 	} else if a.status.Record.State == instance.Starting {
 		log.WithField("engine_ids", rec.EngineIDs).Info("bootstrap server answers: ready")
 	}
-	remark(log, a.status.Record, rec)
+	logWarnings(log, a.status.Record, rec)
 	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
 		log.Infof("record holds %d of %d models; proxies read the others from the engine", len(rec.Models), n)
 	}
 	a.up, a.lastModels = true, len(facts.Models)
 	if a.ranks.err == nil {
-		a.lastShown = ""
+		a.lastLogged = ""
 	}
 	a.put(rec)
 }
 
-func (a *Agent) bad(err error) {
-	cause, down := a.tally.bad(err)
+func (a *Agent) probeFailed(err error) {
+	cause, down := a.tally.recordFailure(err)
 	dead := down && cause == "" // not merely slow
 	switch {
 	case !a.up && !(dead && a.status.Record.Cause == instance.CauseSlow):
-		a.showReason(err, "engine stays down: ")
+		a.logReason(err, "engine stays down: ")
 		return
 	case !down && cause == "":
-		a.o.Log.WithError(err).WithField("failed", a.tally.fails).Warn("probe failed")
+		a.o.Log.WithError(err).WithField("failed", a.tally.failures).Warn("probe failed")
 		return
 	case !down:
-		a.o.Log.WithError(err).WithField("unanswered", a.tally.silent).Warn("probe not answered")
+		a.o.Log.WithError(err).WithField("unanswered", a.tally.timeouts).Warn("probe not answered")
 		return
 	case dead:
 		cause = causeOf(err)
-		a.showReason(err, "engine is down: ")
+		a.logReason(err, "engine is down: ")
 	default:
-		a.showReason(err, "engine is slow: ")
+		a.logReason(err, "engine is slow: ")
 	}
 	a.up = false
 	a.putState(instance.Down, cause)
@@ -250,14 +250,14 @@ func causeOf(err error) string {
 	return ""
 }
 
-// showReason logs why the engine does not serve, once per reason.
-func (a *Agent) showReason(err error, prefix string) {
+// logReason logs why the engine does not serve, once per reason.
+func (a *Agent) logReason(err error, prefix string) {
 	text := err.Error()
 	a.update(func(s *Status) { s.Reason = text })
-	if text == a.lastShown {
+	if text == a.lastLogged {
 		a.o.Log.Debug(prefix + text)
 		return
 	}
-	a.lastShown = text
+	a.lastLogged = text
 	a.o.Log.Warn(prefix + text)
 }

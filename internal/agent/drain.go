@@ -11,9 +11,9 @@ import (
 const (
 	// settleLimit is the limit of the second wait for etcd to store "draining", after the drain.
 	settleLimit = time.Second
-	// goodbyeLimit is how long etcd may take to store "draining" or "down". An election takes
+	// storeTimeout is how long etcd may take to store "draining" or "down". An election takes
 	// a second or two.
-	goodbyeLimit = 5 * time.Second
+	storeTimeout = 5 * time.Second
 )
 
 // leave ends the registration, if there is one.
@@ -25,7 +25,7 @@ func (a *Agent) leave(ctx context.Context) error {
 		// Without "down", proxies treat the end of the lease as a loss and keep the instance as
 		// an orphan.
 		a.putState(instance.Down, "")
-		a.settle(ctx, goodbyeLimit)
+		a.settle(ctx, storeTimeout)
 	} else {
 		a.drain(ctx)
 	}
@@ -48,8 +48,8 @@ func (a *Agent) drain(ctx context.Context) {
 	}
 	a.o.Log.WithField("limit", limit).Info("draining: waiting for the engine to be idle")
 	limited, cancel := context.WithTimeout(ctx, limit)
-	stop := endsWith(limited, cancel, a.hurry, a.o.Exited) // also cancels a hung read of the load
-	stored := a.settle(limited, goodbyeLimit)
+	stop := cancelOnClose(limited, cancel, a.hurry, a.o.Exited) // also cancels a hung read of the load
+	stored := a.settle(limited, storeTimeout)
 	why := idle.wait(limited)
 	stop()
 	a.o.Log.WithField("after", time.Since(start).Round(time.Millisecond)).Info("drained: " + why)
@@ -58,8 +58,8 @@ func (a *Agent) drain(ctx context.Context) {
 	}
 }
 
-// endsWith calls cancel, which must end ctx, when either channel is closed. stop calls it, too.
-func endsWith(ctx context.Context, cancel func(), one, other <-chan struct{}) (stop func()) {
+// cancelOnClose calls cancel, which must end ctx, when either channel is closed. stop calls it, too.
+func cancelOnClose(ctx context.Context, cancel func(), one, other <-chan struct{}) (stop func()) {
 	watching := make(chan struct{})
 	go func() {
 		defer close(watching)

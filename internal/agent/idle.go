@@ -38,7 +38,7 @@ type idleWait struct {
 	earliest time.Time // earliest end of the wait for an idle engine
 
 	idle, refused int    // consecutive readings
-	shown         string // last reason logged
+	logged        string // last reason logged
 }
 
 // wait reads the engine's load until it is idle, or until ctx ends: the limit has passed, the
@@ -95,9 +95,9 @@ func (w *idleWait) read(ctx context.Context) string {
 		return ""
 	}
 	w.idle = 0
-	if busy != w.shown {
+	if busy != w.logged {
 		w.o.Log.Info("still draining: " + busy)
-		w.shown = busy
+		w.logged = busy
 	}
 	return ""
 }

@@ -18,7 +18,7 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	if rec.Role = a.o.Key.Role; rec.Role == instance.Both {
 		rec.Role = "" // each of its keys has one role
 	}
-	rec.ID = a.life.id
+	rec.ID = a.incarnation.id
 	rec.State = instance.Ready
 	rec.Source = instance.SourceAgent
 	rec.Models, rec.ModelsTruncated = slices.Clone(facts.Models), facts.ModelsTruncated
@@ -27,12 +27,12 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	if rec.Version == "" && a.status.Record.ID == rec.ID {
 		rec.Version = a.status.Record.Version // /version failed once
 	}
-	rec.DPSize, rec.Transfer = a.shown(rec, facts)
+	rec.DPSize, rec.Transfer = a.reportedOrLast(rec, facts)
 	if rec.Connector == "" && rec.Transfer == instance.TransferNIXL {
 		rec.Connector = nixl
 	}
 	a.ranks.show(&rec)
-	rec.StartedAt = new(a.life.since)
+	rec.StartedAt = new(a.incarnation.since)
 	rec.FitModels()
 	return rec
 }
@@ -40,9 +40,9 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 // nixl is the connector of engines that transfer by NIXL.
 const nixl = "nixl"
 
-// shown returns the ranks and the transfer from the engine's /metrics, or those of the last
+// reportedOrLast returns the ranks and the transfer from the engine's /metrics, or those of the last
 // record if they are missing.
-func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, transfer string) {
+func (a *Agent) reportedOrLast(rec instance.Record, facts instance.Facts) (ranks int, transfer string) {
 	same := a.status.Record.ID == rec.ID
 	switch ranks = rec.DPSize; {
 	case facts.DPSize > 1, facts.DPSize == 1 && ranks > 1:
@@ -56,8 +56,8 @@ func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, tra
 	return ranks, transfer
 }
 
-// remark logs warnings about a record that the previous one did not have.
-func remark(log logrus.FieldLogger, was, is instance.Record) {
+// logWarnings logs warnings about a record that the previous one did not have.
+func logWarnings(log logrus.FieldLogger, was, is instance.Record) {
 	warning := func(rec instance.Record) string { return (&instance.Instance{Record: rec}).Warning("") }
 	if text := warning(is); text != "" && text != warning(was) {
 		log.Warn(text)

@@ -15,7 +15,7 @@ import (
 
 var (
 	errSilent   = fmt.Errorf("GET /health: %w", vllm.ErrTimeout)
-	errNotAsked = fmt.Errorf("GET /health: %w: too many open files", vllm.ErrNotAsked)
+	errNotAsked = fmt.Errorf("GET /health: %w: too many open files", vllm.ErrNotSent)
 	errStatus   = &vllm.StatusError{Code: 503}
 )
 

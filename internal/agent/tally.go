@@ -19,30 +19,30 @@ type tally struct {
 	period    time.Duration // time that one unanswered probe counts for
 	slowAfter time.Duration
 
-	goods, fails, silent int
-	quiet                time.Duration // sum of period over the unanswered probes
+	successes, failures, timeouts int
+	unanswered                    time.Duration // sum of period over the unanswered probes
 }
 
-// good records a good probe and reports whether the engine is up.
-func (t *tally) good() bool {
-	t.fails, t.silent, t.quiet = 0, 0, 0
-	t.goods++
-	return t.goods >= upAfter
+// recordSuccess records a recordSuccess probe and reports whether the engine is up.
+func (t *tally) recordSuccess() bool {
+	t.failures, t.timeouts, t.unanswered = 0, 0, 0
+	t.successes++
+	return t.successes >= upAfter
 }
 
-// bad records a failed probe and reports whether the engine is down, and the cause. A missing
+// recordFailure records a failed probe and reports whether the engine is down, and the cause. A missing
 // answer takes longer to count than a refusal or an error, because the engine may be busy.
-func (t *tally) bad(err error) (cause string, down bool) {
-	t.goods = 0
+func (t *tally) recordFailure(err error) (cause string, down bool) {
+	t.successes = 0
 	if errors.Is(err, vllm.ErrTimeout) {
-		t.silent++
-		t.quiet += t.period
-		return instance.CauseSlow, t.silent >= downAfter && t.quiet >= t.slowAfter
+		t.timeouts++
+		t.unanswered += t.period
+		return instance.CauseSlow, t.timeouts >= downAfter && t.unanswered >= t.slowAfter
 	}
-	t.silent, t.quiet = 0, 0
-	t.fails++
+	t.timeouts, t.unanswered = 0, 0
+	t.failures++
 	if _, ok := errors.AsType[*WrongModelError](err); ok {
-		t.fails = max(t.fails, downAfter) // needs no confirmation
+		t.failures = max(t.failures, downAfter) // needs no confirmation
 	}
-	return "", t.fails >= downAfter
+	return "", t.failures >= downAfter
 }

@@ -74,7 +74,7 @@ func (c *call) finish() {
 	c.settle()
 	route, took := &c.flow.Route, time.Since(c.times.Start)
 	c.flow.CountTarget()
-	if c.origin.Trace.Chosen() {
+	if c.origin.Trace.Sampled() {
 		c.endTrace()
 	}
 	c.h.opts.Recorder.Done(&Entry{
@@ -234,7 +234,7 @@ func (c *call) readBody() bool {
 		c.answer.Refuse(tooLarge(limit))
 		return false
 	case !c.h.bodies.Fits(length):
-		c.noRoom()
+		c.refuseNoMemory()
 		return false
 	}
 	client := c.answer.Client
@@ -253,8 +253,8 @@ func (c *call) readBody() bool {
 	// The deadline remains: when net/http closes the body, it reads the rest.
 	var over *http.MaxBytesError
 	switch {
-	case errors.Is(err, scratch.ErrNoRoom):
-		c.noRoom()
+	case errors.Is(err, scratch.ErrNoMemory):
+		c.refuseNoMemory()
 	case errors.As(err, &over):
 		c.answer.Refuse(tooLarge(limit))
 	// net/http cancels the context of a request after any error while it reads the body.
@@ -305,8 +305,8 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// noRoom refuses a request whose body does not fit in the memory for request bodies.
-func (c *call) noRoom() {
+// refuseNoMemory refuses a request whose body does not fit in the memory for request bodies.
+func (c *call) refuseNoMemory() {
 	c.h.bodies.Refuse()
 	c.answer.CloseAfter()
 	c.answer.Refuse(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: leg.RetryWait,

@@ -429,7 +429,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 			Picker: r.sched, Health: r.tracker, Log: log, Fallback: true,
 			// Far longer than any step of these tests, but short enough that a test which hangs reports it.
 			Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
-			Notifications: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
+			Notifications: &lmcache.Waiter{Own: r.inbox, HTTP: http.DefaultClient},
 		},
 		Settings: leg.Settings{Upstream: r.up}, Recorder: r.rec, Trace: func(*http.Request) bool { return true },
 	}

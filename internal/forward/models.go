@@ -130,7 +130,7 @@ func (c *call) list(members *instance.Snapshot, id string) (*modelList, *leg.Fai
 		}
 	}
 	if outdated {
-		c.h.opts.Models.Kick()
+		c.h.opts.Models.Trigger()
 	}
 	if len(left) == 0 {
 		return nil, last

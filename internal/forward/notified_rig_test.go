@@ -99,7 +99,7 @@ func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forwar
 	inbox := lmcache.NewInbox()
 	receiver := pull(t, inbox)
 	w.rig = start(t, fakevllm.Plain, 0, 0, func(o *forward.Options) {
-		w.waits = &countedWaits{Notifications: &lmcache.Asker{Own: inbox, HTTP: http.DefaultClient}}
+		w.waits = &countedWaits{Notifications: &lmcache.Waiter{Own: inbox, HTTP: http.DefaultClient}}
 		o.Notifications = w.waits
 		if tune != nil {
 			tune(o)

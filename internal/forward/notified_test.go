@@ -110,7 +110,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 	var inbox *lmcache.Inbox
 	w := startNotified(t, 1, 1, 1, func(o *forward.Options) {
 		o.Notified, o.RetryRatio, o.Config.Log = 2*time.Second, -1, log
-		asker := o.Notifications.(*countedWaits).Notifications.(*lmcache.Asker)
+		asker := o.Notifications.(*countedWaits).Notifications.(*lmcache.Waiter)
 		asker.OwnAddress, inbox = "tcp://10.0.0.1:8500", asker.Own
 	})
 	serve := func(prefill bool) {
@@ -367,9 +367,9 @@ type unheardNotifications struct {
 	unheard atomic.Pointer[string] // address; "" for all
 }
 
-func (u *unheardNotifications) CannotHear(in *instance.Instance) error {
+func (u *unheardNotifications) CannotReceive(in *instance.Instance) error {
 	if at := *u.unheard.Load(); at == "" || at == in.Address {
-		return lmcache.ErrNowhere
+		return lmcache.ErrNoReceiver
 	}
 	return nil
 }

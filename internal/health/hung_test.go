@@ -93,7 +93,7 @@ func (c *coreFleet) trial(ctx context.Context, in *instance.Instance) error {
 	held, takes, refuses, unsent := c.held[in.Address], c.takes[in.Address], c.refuses[in.Address], c.unsent[in.Address]
 	c.mu.Unlock()
 	if unsent {
-		return fmt.Errorf("%w: no descriptors", health.ErrNotAsked)
+		return fmt.Errorf("%w: no descriptors", health.ErrNotSent)
 	}
 	if refuses {
 		return fmt.Errorf("%w: 401", health.ErrRefused)

@@ -11,16 +11,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Prober probes one instance; nil means alive. ErrNotAsked means that the
+// Prober probes one instance; nil means alive. ErrNotSent means that the
 // probe was not sent, ErrNoAnswer that no answer came in time. Any other error is a
 // refusal, or an answer that is an error.
 type Prober interface {
 	Alive(ctx context.Context, in *instance.Instance) error
 }
 
-// ErrNotAsked is wrapped by errors of a Prober whose cause is in this proxy, so that they are no
+// ErrNotSent is wrapped by errors of a Prober whose cause is in this proxy, so that they are no
 // evidence about the instance.
-var ErrNotAsked = errors.New("not asked")
+var ErrNotSent = errors.New("not asked")
 
 // ErrNoAnswer is wrapped by errors of a Prober that got no answer in time: the instance is silent
 // or slow.
@@ -52,7 +52,7 @@ type Options struct {
 	// Read reads the metrics of an engine and calls Observe; nil: hung cores are not detected.
 	Read func(context.Context, *instance.Instance)
 	// Trial sends a request of one token without transfer params to an engine, to each of its
-	// data-parallel ranks. Its errors may wrap ErrRefused, ErrNoAnswer and ErrNotAsked. nil: hung
+	// data-parallel ranks. Its errors may wrap ErrRefused, ErrNoAnswer and ErrNotSent. nil: hung
 	// cores are not detected, and probes alone readmit instances.
 	Trial func(context.Context, *instance.Instance) error
 	// OnTrial is called with the result of each trial that was sent, one of TrialResults. It must

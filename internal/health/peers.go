@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// peersAsked is the largest number of peers that are probed at once for one silent instance.
-	peersAsked = 3
+	// maxPeers is the largest number of peers that are probed at once for one silent instance.
+	maxPeers = 3
 	// peerFactor multiplies the time of the peers' quickest answer; the product is the least limit.
 	peerFactor = 4
 	// prefillLimit is the least limit for the last prefill instance if decode instances are its
@@ -24,13 +24,13 @@ type peers struct {
 	t  *Tracker
 	of *instance.Instance
 
-	asked    map[instance.Key]uint64 // peers of the last round, with Options.Received at that time
-	askedAt  time.Time               // start of the last round
-	least    time.Duration           // the least limit with these peers
-	pending  int                     // probes that have not ended
-	answers  chan peerAnswer
-	quickest time.Duration // the time of the quickest answer in the slowest round, 0 for none
-	lastSign time.Time     // when a peer last answered a probe or a request
+	probed     map[instance.Key]uint64 // peers of the last round, with Options.Received at that time
+	probedAt   time.Time               // start of the last round
+	least      time.Duration           // the least limit with these peers
+	pending    int                     // probes that have not ended
+	answers    chan peerAnswer
+	quickest   time.Duration // the time of the quickest answer in the slowest round, 0 for none
+	lastAnswer time.Time     // when a peer last answered a probe or a request
 }
 
 type peerAnswer struct {
@@ -43,16 +43,16 @@ func (p *peers) limit() time.Duration {
 	return max(p.least, min(peerFactor*p.quickest, longestLimit))
 }
 
-// ask probes some of the peers.
-func (p *peers) ask(now time.Time) {
+// probe probes some of the peers.
+func (p *peers) probe(now time.Time) {
 	list, least := p.sample()
-	p.least, p.askedAt = least, now
-	clear(p.asked)
+	p.least, p.probedAt = least, now
+	clear(p.probed)
 	for _, peer := range list {
-		p.asked[peer.Key] = p.t.opts.Received(peer.Key)
+		p.probed[peer.Key] = p.t.opts.Received(peer.Key)
 		p.pending++
 		p.t.probes.work.Go(func() {
-			err := p.t.probes.ask(peer)
+			err := p.t.probes.probe(peer)
 			p.answers <- peerAnswer{time.Since(now), err}
 		})
 	}
@@ -65,23 +65,23 @@ func (p *peers) answered(a peerAnswer, now time.Time) {
 	if a.err != nil {
 		return
 	}
-	if p.lastSign.Before(p.askedAt) || p.quickest == 0 {
+	if p.lastAnswer.Before(p.probedAt) || p.quickest == 0 {
 		p.quickest = max(p.quickest, a.took, 1)
 	}
-	p.lastSign = now
+	p.lastAnswer = now
 }
 
 // observe counts bytes of answers that were received from a peer like an answered probe.
 func (p *peers) observe(now time.Time) {
-	for k, before := range p.asked {
+	for k, before := range p.probed {
 		if received := p.t.opts.Received(k); received != before {
-			p.asked[k], p.lastSign = received, now
+			p.probed[k], p.lastAnswer = received, now
 			p.quickest = max(p.quickest, 1)
 		}
 	}
 }
 
-// sample returns some instances that could take the requests of this one, at most peersAsked, and
+// sample returns some instances that could take the requests of this one, at most maxPeers, and
 // the least limit with them as peers.
 func (p *peers) sample() (list []*instance.Instance, least time.Duration) {
 	snap, models := p.t.opts.Source.Snapshot(), p.of.Record.Models
@@ -93,7 +93,7 @@ func (p *peers) sample() (list []*instance.Instance, least time.Duration) {
 			}
 		}
 		rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-		return out[:min(len(out), peersAsked)]
+		return out[:min(len(out), maxPeers)]
 	}
 	if list = available(p.of.Role); len(list) > 0 {
 		return list, 0

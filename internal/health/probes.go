@@ -41,12 +41,12 @@ func (p *probes) close() {
 	p.work.Wait()
 }
 
-// ask probes an instance; nil means that it has answered.
-func (p *probes) ask(in *instance.Instance) error {
+// probe probes an instance; nil means that it has answered.
+func (p *probes) probe(in *instance.Instance) error {
 	ctx, cancel := context.WithTimeout(p.ctx, p.timeout)
 	defer cancel()
 	err := p.prober.Alive(ctx, in)
-	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, ErrNotAsked) {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, ErrNotSent) {
 		return fmt.Errorf("%w within %s", ErrNoAnswer, p.timeout)
 	}
 	return err

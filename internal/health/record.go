@@ -32,9 +32,9 @@ type modelStrikes struct {
 	until  time.Time // end of the ejection for this model; zero: none
 }
 
-// life returns the instance of a record in the snapshot, in this role if there is one; nil
+// current returns the instance of a record in the snapshot, in this role if there is one; nil
 // if its incarnation has ended.
-func (r *record) life(snap *instance.Snapshot, k instance.Key) *instance.Instance {
+func (r *record) current(snap *instance.Snapshot, k instance.Key) *instance.Instance {
 	for _, role := range []instance.Role{k.Role, k.Role.Other()} {
 		if in, ok := snap.Lookup(instance.Key{Role: role, Address: k.Address}); ok && in.Incarnation() == r.incarnations[role.Index()] {
 			return in

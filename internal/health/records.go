@@ -147,14 +147,14 @@ func (rs *Records) SilentFor(k instance.Key) time.Duration {
 func (rs *Records) find(in *instance.Instance) *record {
 	snap := rs.source.Snapshot()
 	r := rs.byAddress[in.Address]
-	if r != nil && r.incarnations[in.Role.Index()] == in.Incarnation() && r.life(snap, in.Key) != nil {
+	if r != nil && r.incarnations[in.Role.Index()] == in.Incarnation() && r.current(snap, in.Key) != nil {
 		return r
 	}
 	if is, ok := snap.Lookup(in.Key); !ok || is.Incarnation() != in.Incarnation() {
 		return nil
 	}
 	maps.DeleteFunc(rs.byAddress, func(address string, r *record) bool {
-		return r.life(snap, instance.Key{Role: in.Role, Address: address}) == nil
+		return r.current(snap, instance.Key{Role: in.Role, Address: address}) == nil
 	})
 	if r = rs.byAddress[in.Address]; r == nil || r.incarnations[in.Role.Index()] != "" {
 		r = &record{models: map[string]*modelStrikes{}}
@@ -203,9 +203,9 @@ func (rs *Records) end(k instance.Key, r *record) {
 	}
 }
 
-// life is record.life under the lock.
-func (rs *Records) life(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
+// current is record.current under the lock.
+func (rs *Records) current(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
 	rs.mu.RLock()
 	defer rs.mu.RUnlock()
-	return r.life(snap, k)
+	return r.current(snap, k)
 }

@@ -30,7 +30,7 @@ func (rc *recovery) run() {
 		}
 		began := time.Now()
 		switch {
-		case t.probes.ask(in) != nil:
+		case t.probes.probe(in) != nil:
 			pause = min(2*pause, t.opts.MaxProbeInterval)
 			next = pause/2 + rand.N(pause/2+1)
 			continue
@@ -67,7 +67,7 @@ func (rc *recovery) wait(d time.Duration, done <-chan struct{}) (*instance.Insta
 	defer timer.Stop()
 	for over := false; ; {
 		snap := rc.t.opts.Source.Snapshot()
-		in := rc.t.life(snap, rc.key, rc.record)
+		in := rc.t.current(snap, rc.key, rc.record)
 		if in == nil {
 			rc.t.end(rc.key, rc.record)
 			return nil, false

@@ -57,7 +57,7 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 // conclude applies the verdict about a silent instance.
 func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	in, r := w.in, w.record
-	if v == nobodyAsked {
+	if v == notSent {
 		t.probes.complain(in.Key, why)
 	}
 	t.mu.Lock()
@@ -85,11 +85,11 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 type verdict int
 
 const (
-	alive       verdict = iota // it responded
-	silent                     // it did not respond, and a peer did
-	failing                    // it refuses connections or answers with errors
-	nobodyAsked                // the probe could not be sent
-	undecided                  // it left, or the Tracker is being closed
+	alive     verdict = iota // it responded
+	silent                   // it did not respond, and a peer did
+	failing                  // it refuses connections or answers with errors
+	notSent                  // the probe could not be sent
+	undecided                // it left, or the Tracker is being closed
 )
 
 // silenceWatch follows one silent instance until there is a verdict.
@@ -108,7 +108,7 @@ type silenceWatch struct {
 func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
 	return &silenceWatch{
 		t: t, in: in, record: r, since: r.silentSince, received: t.opts.Received(in.Key), probed: make(chan error, 1),
-		peers: peers{t: t, of: in, asked: map[instance.Key]uint64{}, answers: make(chan peerAnswer, peersAsked)},
+		peers: peers{t: t, of: in, probed: map[instance.Key]uint64{}, answers: make(chan peerAnswer, maxPeers)},
 	}
 }
 
@@ -116,7 +116,7 @@ func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
 // checkInterval.
 func (w *silenceWatch) run() (verdict, string) {
 	w.probe()
-	w.peers.ask(w.since)
+	w.peers.probe(w.since)
 	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
 	last := time.Now()
@@ -153,7 +153,7 @@ func (w *silenceWatch) excludeTime(by time.Duration) {
 }
 
 func (w *silenceWatch) probe() {
-	w.t.probes.work.Go(func() { w.probed <- w.t.probes.ask(w.in) })
+	w.t.probes.work.Go(func() { w.probed <- w.t.probes.probe(w.in) })
 }
 
 // answered handles the end of a probe of the instance itself.
@@ -163,8 +163,8 @@ func (w *silenceWatch) answered(err error) (verdict, string, bool) {
 		return alive, "", true
 	case w.t.probes.ctx.Err() != nil:
 		return undecided, "", true
-	case errors.Is(err, ErrNotAsked):
-		return nobodyAsked, err.Error(), true
+	case errors.Is(err, ErrNotSent):
+		return notSent, err.Error(), true
 	case errors.Is(err, ErrNoAnswer):
 		w.badProbes = 0
 	default:
@@ -181,18 +181,18 @@ func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 	if w.t.opts.Received(w.in.Key) != w.received {
 		return alive, "", true
 	}
-	if w.t.life(w.t.opts.Source.Snapshot(), w.in.Key, w.record) == nil {
+	if w.t.current(w.t.opts.Source.Snapshot(), w.in.Key, w.record) == nil {
 		return undecided, "", true
 	}
 	w.peers.observe(now)
 	silentFor, limit := now.Sub(w.since), w.limit()
-	if silentFor >= limit && w.peers.quickest > 0 && now.Sub(w.peers.lastSign) <= limit/2+2*checkInterval {
+	if silentFor >= limit && w.peers.quickest > 0 && now.Sub(w.peers.lastAnswer) <= limit/2+2*checkInterval {
 		return silent, fmt.Sprintf("silent: no response for %s, while others answer", silentFor.Round(checkInterval)), true
 	}
 	// An early answer of a peer proves nothing later: the whole machine may have
 	// stopped since.
-	if w.peers.pending == 0 && now.Sub(w.peers.askedAt) >= min(max(w.t.opts.SilenceLimit, silentFor)/2, longestLimit) {
-		w.peers.ask(now)
+	if w.peers.pending == 0 && now.Sub(w.peers.probedAt) >= min(max(w.t.opts.SilenceLimit, silentFor)/2, longestLimit) {
+		w.peers.probe(now)
 	}
 	if silentFor > longestLimit && !w.logged {
 		w.logged = true

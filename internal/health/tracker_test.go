@@ -366,7 +366,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&out)
 	run(t, func(o *health.Options) { o.Log = log }, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
-		eng.answer(fmt.Errorf("%w: no descriptors", health.ErrNotAsked))
+		eng.answer(fmt.Errorf("%w: no descriptors", health.ErrNotSent))
 		for n := range 20 {
 			tr.Suspect(in)
 			synctest.Wait()
@@ -391,7 +391,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 		if tr.Available(in.Key) {
 			t.Fatal("it is in, and says nothing")
 		}
-		eng.answer(health.ErrNotAsked)
+		eng.answer(health.ErrNotSent)
 		time.Sleep(time.Minute)
 		if tr.Available(in.Key) {
 			t.Fatal("readmitted without a probe")

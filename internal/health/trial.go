@@ -69,8 +69,8 @@ func (tr *trial) passed() bool { return tr.ended() && tr.err == nil }
 // refused reports whether the trial was refused; see ErrRefused.
 func (tr *trial) refused() bool { return tr.ended() && errors.Is(tr.err, ErrRefused) }
 
-// notSent reports whether the trial could not be sent; see ErrNotAsked.
-func (tr *trial) notSent() bool { return tr.ended() && errors.Is(tr.err, ErrNotAsked) }
+// notSent reports whether the trial could not be sent; see ErrNotSent.
+func (tr *trial) notSent() bool { return tr.ended() && errors.Is(tr.err, ErrNotSent) }
 
 // try returns the trial of an engine that is under way or began less than trialInterval ago, or
 // starts one, which fails after limit. A trial of a former process at the address is not returned.

@@ -58,7 +58,7 @@ type LoadDigest struct {
 	Age       float64 `json:"age_seconds"` // since it was received; an empty digest is not renewed
 	Instances int     `json:"instances"`
 	LeftOut   int     `json:"left_out,omitempty"`
-	Worth     float64 `json:"worth"` // its weight in policies, from 1 down to 0
+	Weight    float64 `json:"worth"` // its weight in policies, from 1 down to 0
 	Ignored   string  `json:"ignored,omitempty"`
 }
 

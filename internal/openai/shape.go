@@ -31,31 +31,31 @@ func (k Kind) errorEvent(data []byte) []byte {
 // ErrorEventOf returns the body of an engine's error as an event of a stream of this kind;
 // sequence is as in ErrorEvent.
 func (k Kind) ErrorEventOf(status int, body []byte, sequence int) []byte {
-	var said struct {
+	var parsed struct {
 		Type    string          `json:"type"`
 		Message string          `json:"message"` // vLLM before 0.10 sent the error flat
 		Detail  json.RawMessage `json:"detail"`  // of FastAPI
 		Error   json.RawMessage `json:"error"`
 	}
 	e := Error{Status: status, Type: TypeInternal, Message: string(bytes.ToValidUTF8(body, nil))}
-	if json.Unmarshal(body, &said) != nil {
+	if json.Unmarshal(body, &parsed) != nil {
 		return k.ErrorEvent(&e, sequence)
 	}
 	var line bytes.Buffer
-	if len(said.Error) > 0 && said.Error[0] == '{' && k != Responses && (k != Messages || said.Type == "error") && json.Compact(&line, body) == nil {
+	if len(parsed.Error) > 0 && parsed.Error[0] == '{' && k != Responses && (k != Messages || parsed.Type == "error") && json.Compact(&line, body) == nil {
 		return k.errorEvent(line.Bytes())
 	}
 	var inner struct{ Type, Message string }
 	switch {
-	case len(said.Error) > 0 && json.Unmarshal(said.Error, &inner) == nil && inner.Message != "":
+	case len(parsed.Error) > 0 && json.Unmarshal(parsed.Error, &inner) == nil && inner.Message != "":
 		e.Message = inner.Message
 		if inner.Type != "" {
 			e.Type = inner.Type
 		}
-	case said.Message != "":
-		e.Message = said.Message
-	case len(said.Detail) > 0:
-		if e.Message = string(said.Detail); json.Unmarshal(said.Detail, &inner.Message) == nil {
+	case parsed.Message != "":
+		e.Message = parsed.Message
+	case len(parsed.Detail) > 0:
+		if e.Message = string(parsed.Detail); json.Unmarshal(parsed.Detail, &inner.Message) == nil {
 			e.Message = inner.Message
 		}
 	}

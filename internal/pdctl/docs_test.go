@@ -105,7 +105,7 @@ func TestChecksOfThePage(t *testing.T) {
 	t.Parallel()
 	page := testkit.ReadFile(t, "../../docs/cli.md")
 	for _, c := range doctor.Checks() {
-		if !strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Looks+" |") {
+		if !strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Description+" |") {
 			t.Errorf("check %s is not on the page, or says something else", c.Name)
 		}
 	}

@@ -224,7 +224,7 @@ func (b *builder) makeForwarder() error {
 	options := forward.Options{
 		Config: flow.Config{
 			Picker: b.sched, AwaitMembership: b.awaitMembership, ReceivedFrom: b.watcher.ReceivedFrom, Health: b.tracker, Models: b.models, Log: b.log.WithField("component", "forward"),
-			Notifications: b.lmcache.asker, Notified: b.cfg.LMCacheNotifyTimeout, Queue: b.queues, Estimator: b.estimator,
+			Notifications: b.lmcache.waiter, Notified: b.cfg.LMCacheNotifyTimeout, Queue: b.queues, Estimator: b.estimator,
 			Fallback: b.cfg.Fallback == config.FallbackDecode, Disaggregate: disaggregate(b.cfg), MaxAttempts: b.cfg.MaxAttempts, ContinueStreams: b.cfg.ContinueStreams,
 			Prefill: b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout, Idle: b.cfg.IdleTimeout, NonStream: b.cfg.NonStreamTimeout,
 			KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost,

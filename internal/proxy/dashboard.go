@@ -158,7 +158,7 @@ func (s *survey) examine(ctx context.Context, reports store.Reports) ([]dashboar
 		p.Proxies = append(p.Proxies, doctor.Proxy{ProxyPresence: one})
 	}
 	var err error
-	if p.Agents.Afar, err = s.store.Reader.RefusedAgents(ctx); err != nil {
+	if p.Agents.Remote, err = s.store.Reader.RefusedAgents(ctx); err != nil {
 		return nil, err
 	}
 	out := []dashboard.Finding{}

@@ -74,8 +74,8 @@ func (p *app) view() notice.View {
 // notices returns the problems that /status shows, in sentences.
 func (p *app) notices() []string {
 	v, membership := p.view(), p.watcher.Status()
-	v.Counts, v.Deaf, v.Unnotified, v.Kept, v.Unsaved = p.noticed, p.unfollowed(), p.handler.Unnotified(), len(membership.Kept), membership.Unsaved
-	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), p.routeFindings(), v.Words())
+	v.Counts, v.NoKVEvents, v.Unnotified, v.Kept, v.Unsaved = p.noticed, p.unfollowed(), p.handler.Unnotified(), len(membership.Kept), membership.Unsaved
+	return slices.Concat(p.secure.Findings(), p.etcd.Findings(), p.keyFindings(), p.routeFindings(), v.Texts())
 }
 
 // notServing returns why no request can be served, "" if some can be.

@@ -16,7 +16,7 @@ import (
 // lmcacheNotices receives the notifications of LMCache's prefill instances: from their
 // agents, and at a socket of this proxy with --lmcache-notify.
 type lmcacheNotices struct {
-	asker    *lmcache.Asker
+	waiter   *lmcache.Waiter
 	receiver *lmcache.Receiver // nil without --lmcache-notify
 	client   *http.Transport
 }
@@ -27,17 +27,17 @@ const maxNoticeConns = 64
 func openLMCacheNotices(ctx context.Context, cfg *config.Proxy, log logrus.FieldLogger) (*lmcacheNotices, error) {
 	dialer := &net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second, Control: netguard.New(cfg.InstanceAllow).Control}
 	n := &lmcacheNotices{client: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: maxNoticeConns, IdleConnTimeout: time.Minute}}
-	n.asker = &lmcache.Asker{HTTP: &http.Client{Transport: n.client}}
+	n.waiter = &lmcache.Waiter{HTTP: &http.Client{Transport: n.client}}
 	if cfg.LMCacheNotify == "" {
 		return n, nil
 	}
-	n.asker.Own = lmcache.NewInbox()
+	n.waiter.Own = lmcache.NewInbox()
 	var err error
-	n.receiver, err = lmcache.Listen(ctx, cfg.LMCacheNotify, n.asker.Own, log.WithField("component", "lmcache"))
+	n.receiver, err = lmcache.Listen(ctx, cfg.LMCacheNotify, n.waiter.Own, log.WithField("component", "lmcache"))
 	if err != nil {
 		return nil, err
 	}
-	n.asker.OwnAddress = "tcp://" + n.receiver.Addr().String()
+	n.waiter.OwnAddress = "tcp://" + n.receiver.Addr().String()
 	log.Infof("receiving LMCache notifications at tcp://%s; with several proxies, the agents must receive them instead", n.receiver.Addr())
 	return n, nil
 }

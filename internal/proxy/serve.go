@@ -113,7 +113,7 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 	p.background(bg, work)
 	p.secure.Watch(bg, work)
 	work.Go(func() {
-		systemd.Proxy{Ready: p.ready, Sane: p.sane, ShutdownTimeout: p.cfg.ShutdownDelay + p.cfg.ShutdownTimeout, Log: p.log}.Notify(bg, ctx.Done())
+		systemd.Proxy{Ready: p.ready, CheckAlive: p.checkAlive, ShutdownTimeout: p.cfg.ShutdownDelay + p.cfg.ShutdownTimeout, Log: p.log}.Notify(bg, ctx.Done())
 	})
 	if bridge != nil {
 		bridgemetrics.Bridge(bridge.Counts).Register(p.registry)

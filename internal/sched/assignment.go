@@ -25,8 +25,8 @@ type Request struct {
 	// Partner is the other half of the pair; nil if there is none or it is not chosen yet. Its dialect must
 	// be the same.
 	Partner *Assignment
-	// Alone reports whether a prefill instance may be picked without a decode instance to pair it with.
-	Alone bool
+	// Unpaired reports whether a prefill instance may be picked without a decode instance to pair it with.
+	Unpaired bool
 	// Session is the session id of the client, "" for none; see Options.NoBinding.
 	Session string
 	// Tried are the instances that this request must not get again. The caller must not change its elements.
@@ -45,9 +45,9 @@ type Request struct {
 	Head [][]byte
 	// Media reports whether the prompt is more than text, so that its length does not predict its tokens.
 	Media bool
-	// TokensTell reports whether the tokens of the prompt determine its KV cache, and a
+	// TokensIdentifyCache reports whether the tokens of the prompt determine its KV cache, and a
 	// prefill instance can be queried for them.
-	TokensTell bool
+	TokensIdentifyCache bool
 	// Length is the length of the body in bytes.
 	Length int
 	// Measure reports whether the assignment needs Queued and Running.
@@ -142,7 +142,7 @@ func (a *Assignment) Confirm() {
 // Requests that wait for a KV transfer are not queued; engines that do not report them separately are full
 // more often.
 func (a *Assignment) Full() bool {
-	if room := a.load.Capacity.Load(); room > 0 && float64(a.load.Held.Load())+a.load.Others.Held.Load() > room {
+	if capacity := a.load.Capacity.Load(); capacity > 0 && float64(a.load.Held.Load())+a.load.Others.Held.Load() > capacity {
 		return true
 	}
 	report := a.load.Engine.Load()

@@ -115,7 +115,7 @@ func TestOwnPartnerIsTheLastResort(t *testing.T) {
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrSelf) || !errors.Is(err, sched.ErrNone) {
 		t.Errorf("alone: %v", err)
 	}
-	pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Alone: true})
+	pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Unpaired: true})
 	pick(t, s, sched.Request{Role: instance.Decode, Model: "m"})
 }
 
@@ -163,7 +163,7 @@ func TestBothRolesAreCountedByReason(t *testing.T) {
 	s, src := build(nil, append(bothRoles("x:1"), inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))...)
 	for _, role := range instance.Roles() {
 		for range 10 {
-			pick(t, s, sched.Request{Role: role, Model: "m", Alone: true})
+			pick(t, s, sched.Request{Role: role, Model: "m", Unpaired: true})
 		}
 	}
 	got := bothPicks(s)

@@ -153,7 +153,7 @@ func (c *candidates) part(spans []span) *candidates {
 
 // sum sets the fields that depend on the candidates.
 func (c *candidates) sum() {
-	c.whole = policy.All(c.items)
+	c.all = policy.All(c.items)
 	for i := range c.facts {
 		if c.facts[i].slow {
 			c.slow++

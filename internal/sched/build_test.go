@@ -51,14 +51,14 @@ func randomInstance(rng *rand.Rand, k instance.Key, pending bool) *instance.Inst
 func describe(ix *index) []string {
 	var out []string
 	list := func(what string, c *candidates) {
-		for i := range c.whole.Len() {
-			one, own := c.whole.At(i), c.facts[i]
+		for i := range c.all.Len() {
+			one, own := c.all.At(i), c.facts[i]
 			out = append(out, fmt.Sprintf("%s: %s %p %v %t %t %g", what, one.Instance.Key, one.Instance, own.pairKey, own.slow, own.both, one.Weight))
 			if one.Load != &own.counter.load || one != &c.items[i] {
 				out = append(out, "with what belongs to another")
 			}
 		}
-		out = append(out, fmt.Sprintf("%d slow, %d in both of %d, even %t", c.slow, c.both, len(c.items), c.whole.Even()))
+		out = append(out, fmt.Sprintf("%d slow, %d in both of %d, even %t", c.slow, c.both, len(c.items), c.all.Even()))
 		if len(c.items) == 0 {
 			out = append(out, what+": none")
 		}

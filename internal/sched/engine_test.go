@@ -29,7 +29,7 @@ func TestFullIsPassedOver(t *testing.T) {
 		of := func(role instance.Role) map[string]int {
 			got := map[string]int{}
 			for range 40 {
-				a := pick(t, s, sched.Request{Role: role, Model: "m", Alone: true, Session: "s"})
+				a := pick(t, s, sched.Request{Role: role, Model: "m", Unpaired: true, Session: "s"})
 				got[a.Instance.Address]++
 				a.Done()
 			}
@@ -92,7 +92,7 @@ func TestFull_EngineInBothRoles(t *testing.T) {
 		}
 	}
 	src.set(inst(instance.Prefill, "x:1"))
-	pick(t, s, sched.Request{Role: instance.Prefill, Alone: true}).Done()
+	pick(t, s, sched.Request{Role: instance.Prefill, Unpaired: true}).Done()
 	s.Loads.SetEngine(p, full)
 	if list := s.Loads.Full(); len(list) != 0 {
 		t.Errorf("full: %v, which is no decode instance", list)

@@ -14,7 +14,7 @@ import (
 const (
 	OutModel     = "model"       // it serves other models
 	OutLabels    = "labels"      // its labels do not match the target of the model route
-	OutUnspoken  = "connector"   // the proxy does not support its connector
+	OutConnector = "connector"   // the proxy does not support its connector
 	OutEjected   = "ejected"     // health has ejected it
 	OutSilent    = "unreachable" // health: no connection succeeds, it hangs, or it fails trial requests
 	OutSuspended = "suspended"   // its engine sleeps or is paused
@@ -54,7 +54,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	}
 	among, l, zone := s.filter.preferZone(list, among, &r, l)
 	var why policy.Explanation
-	r.Tentative, r.TokensTell = true, false
+	r.Tentative, r.TokensIdentifyCache = true, false
 	chosen := -1
 	switch {
 	case ix.lacksDecode(&r):
@@ -131,7 +131,7 @@ func (s *Scheduler) unlistedReason(in *instance.Instance) string {
 	case !in.Verified:
 		return string(instance.Unverified)
 	case s.opts.Connector(in) == "":
-		return OutUnspoken
+		return OutConnector
 	default:
 		return OutModel
 	}

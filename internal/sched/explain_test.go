@@ -38,7 +38,7 @@ func TestExplainIsThePick(t *testing.T) {
 			chat := i * i % 7
 			r := sched.Request{
 				Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat(fmt.Sprint("chat-", chat), 100+i)),
-				TokensTell: true, Session: strings.Repeat("s", i%3*chat),
+				TokensIdentifyCache: true, Session: strings.Repeat("s", i%3*chat),
 			}
 			before := counted(s)
 			e := s.Explain(r)
@@ -139,7 +139,7 @@ func TestExplainSaysWhyNot(t *testing.T) {
 	})
 	r := sched.Request{Role: instance.Prefill, Model: "m", Tried: []instance.Key{{Role: instance.Prefill, Address: "tried:1"}}}
 	want := map[string]string{
-		"fit:1": "", "version:1": bypass.VersionMismatch, "blocks:1": bypass.BlockMismatch, "dialect:1": bypass.ConnectorMismatch, "none:1": sched.OutUnspoken, "other:1": sched.OutModel,
+		"fit:1": "", "version:1": bypass.VersionMismatch, "blocks:1": bypass.BlockMismatch, "dialect:1": bypass.ConnectorMismatch, "none:1": sched.OutConnector, "other:1": sched.OutModel,
 		"cordoned:1": "cordon", "starting:1": "starting", "weightless:1": "weight_0", "tried:1": sched.OutTried, "sick:1": sched.OutSilent,
 		"slow:1": sched.OutSlow, "rejected:1": "rejected",
 	}

@@ -44,18 +44,18 @@ type scratch struct {
 // l is not nil, it has their memory; the caller puts it back into scratches when a policy has chosen.
 func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *scratch) {
 	troubled, fit := f.opts.Health.Troubled(), ix.allFit(list, r)
-	var noRoom []instance.Key
+	var fullKeys []instance.Key
 	if r.Role == instance.Decode {
-		noRoom = f.loads.Full()
+		fullKeys = f.loads.Full()
 	}
-	if len(troubled) == 0 && len(noRoom) == 0 && list.slow == 0 && fit {
-		return list.whole, nil
+	if len(troubled) == 0 && len(fullKeys) == 0 && list.slow == 0 && fit {
+		return list.all, nil
 	}
 	l, _ = f.scratches.Get().(*scratch)
-	n, mostEjected := l.judge(f, ix, list, r, troubled, noRoom, fit)
+	n, mostEjected := l.judge(f, ix, list, r, troubled, fullKeys, fit)
 	if n[fine] == len(list.items) {
 		f.scratches.Put(l)
-		return list.whole, nil
+		return list.all, nil
 	}
 	worst := admission(&n, mostEjected)
 	l.choices = slices.Grow(l.choices[:0], len(list.items))
@@ -83,7 +83,7 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 // judge sets the standing of every candidate, and returns the number of candidates with each. mostEjected
 // covers the instances that can be paired, whether or not the request has tried them. Health is queried only
 // for troubled instances, and once for each, since it may change meanwhile.
-func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, troubled, noRoom []instance.Key, fit bool) (n [standings]int, mostEjected bool) {
+func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, troubled, fullKeys []instance.Key, fit bool) (n [standings]int, mostEjected bool) {
 	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
 	clear(l.standings)
 	n[fine] = len(list.items)
@@ -118,7 +118,7 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 			mark(i, unreachable)
 		}
 	}
-	markAll(noRoom, func(at int) standing {
+	markAll(fullKeys, func(at int) standing {
 		if list.items[at].Load.Engine.Load().Full() {
 			return full
 		}
@@ -214,7 +214,7 @@ func admission(n *[standings]int, mostEjected bool) standing {
 // one, which may still answer. But with PrefillOptional, no request waits for a silent or slow prefill
 // instance.
 func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
-	optional := f.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
+	optional := f.opts.PrefillOptional && r.Role == instance.Prefill && !r.Unpaired
 	return !optional || !list.facts[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
 }
 
@@ -237,7 +237,7 @@ func (c *candidates) pairs(i int, ix *index, r *Request) bool {
 		return false
 	case r.Partner != nil:
 		return canPair(own, r.Partner.PairKey)
-	case r.Role == instance.Prefill && !r.Alone:
+	case r.Role == instance.Prefill && !r.Unpaired:
 		both := c.facts[i].both
 		return ix.decode.canPairWith(own, both) && !(both && ix.single(r.Model))
 	default:
@@ -279,7 +279,7 @@ func (ix *index) allFit(list *candidates, r *Request) bool {
 		return false
 	case r.Partner != nil:
 		return ri.alike && canPair(ri.only, r.Partner.PairKey) && r.partnerPlace(list) < 0
-	case r.Role == instance.Prefill && !r.Alone:
+	case r.Role == instance.Prefill && !r.Unpaired:
 		return ri.alike && ix.decode.canPairWith(ri.only, false) && (list.both == 0 || !ix.single(r.Model) && ix.decode.alike)
 	default:
 		return true
@@ -289,7 +289,7 @@ func (ix *index) allFit(list *candidates, r *Request) bool {
 // noPairReason returns the reason (see package bypass) why no candidate of a list can be paired, for a
 // request without candidates; "" if another reason applies.
 func (ix *index) noPairReason(list *candidates, r *Request) (why string) {
-	if r.Partner == nil && (r.Role != instance.Prefill || r.Alone) {
+	if r.Partner == nil && (r.Role != instance.Prefill || r.Unpaired) {
 		return ""
 	}
 	partners := ix.decode.pairKeys

@@ -75,7 +75,7 @@ func (ri *roleIndex) canPairWith(prefill connector.PairKey, itself bool) bool {
 type candidates struct {
 	items    []policy.Candidate
 	facts    []facts           // of each item
-	whole    policy.Candidates // all items
+	all      policy.Candidates // all items
 	slow     int               // number of slow items
 	both     int               // number of items in the other role, too
 	zones    int               // number of items with a zone

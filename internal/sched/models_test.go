@@ -157,7 +157,7 @@ func TestMemoryOfModelsThatLeave(t *testing.T) {
 	})
 	pick := func(model string) {
 		t.Helper()
-		pick(t, s, sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(strings.Repeat(model, 1000)), Alone: true}).Done()
+		pick(t, s, sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(strings.Repeat(model, 1000)), Unpaired: true}).Done()
 	}
 	pick("base")
 	base := memory.Used(indexmem.Prompts)

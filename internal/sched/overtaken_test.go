@@ -51,7 +51,7 @@ func TestLegs_Overtaken(t *testing.T) {
 		{name: "20 earlier ones", others: 20, took: 100 * time.Millisecond, earlier: true},
 		{name: "slow ones", others: 20, took: 10 * time.Second, after: 40 * time.Second},
 		{name: "a long prompt", others: 20, took: 500 * time.Millisecond, length: 30_000, after: 60 * time.Second},
-		{name: "prefills of the same engine", others: 20, took: 100 * time.Millisecond, other: sched.Request{Role: instance.Prefill, Model: "m", Alone: true}},
+		{name: "prefills of the same engine", others: 20, took: 100 * time.Millisecond, other: sched.Request{Role: instance.Prefill, Model: "m", Unpaired: true}},
 		{name: "another rank", others: 20, took: 100 * time.Millisecond, other: sched.Request{Role: instance.Decode, Model: "m", Ranked: true, Rank: 1}},
 		{name: "answered", others: 20, took: 100 * time.Millisecond, answered: true},
 	} {

@@ -155,7 +155,7 @@ func TestPinned(t *testing.T) {
 	now := time.Now()
 	pick := func() *sched.Assignment {
 		t.Helper()
-		a := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Alone: true})
+		a := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Unpaired: true})
 		return a
 	}
 	fetched, lost := pick(), pick()

@@ -400,7 +400,7 @@ func TestMediaIsNoText(t *testing.T) {
 		t.Helper()
 		parsed, err := request.Parse(openai.Chat, []byte(`{"messages":[{"role":"user","content":[{"type":"text","text":"`+strings.Repeat("many words ", 400)+`"}`+more+`]}]}`))
 		require.NoError(t, err)
-		r := sched.Request{Role: instance.Prefill, Model: "m", Alone: true}
+		r := sched.Request{Role: instance.Prefill, Model: "m", Unpaired: true}
 		r.Head, r.Prompt, r.Media = parsed.Reading(nil)
 		return pick(t, s, r)
 	}

@@ -210,7 +210,7 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 // lacksDecode reports whether the model of a prefill has no usable decode instance, although other models
 // have one.
 func (ix *index) lacksDecode(r *Request) bool {
-	if r.Role != instance.Prefill || r.Model == "" || r.Alone || r.Partner != nil {
+	if r.Role != instance.Prefill || r.Model == "" || r.Unpaired || r.Partner != nil {
 		return false
 	}
 	decodes := ix.decode.byModel[r.Model]
@@ -362,7 +362,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone string, 
 	f.Tokens = ratio.tokens(bytes)
 	a := &Assignment{}
 	f.Passed, f.Assigned = &a.passedOver, &a.assigned
-	if r.TokensTell && r.Role == instance.Prefill {
+	if r.TokensIdentifyCache && r.Role == instance.Prefill {
 		f.Lesson = &a.Lesson
 	}
 	if r.Tentative {
@@ -386,7 +386,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone string, 
 	if !r.Media {
 		a.ratio = ratio
 	}
-	a.wanted = wanted{model: r.Model, labels: r.Labels, tried: r.Tried, alone: r.Alone, length: r.Length}
+	a.wanted = wanted{model: r.Model, labels: r.Labels, tried: r.Tried, unpaired: r.Unpaired, length: r.Length}
 	if r.Measure {
 		a.measure()
 	}

@@ -337,7 +337,7 @@ func TestPairsSpeakOneDialect(t *testing.T) {
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrNone) {
 		t.Fatalf("no pair exists: %v", err)
 	}
-	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Alone: true}); err != nil {
+	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Unpaired: true}); err != nil {
 		t.Fatalf("alone: %v", err)
 	}
 }

@@ -15,7 +15,7 @@ func TestScoresAreGivenBack(t *testing.T) {
 	s, _ := chosenBy(t, policy.TokenWeighted, nil, false,
 		inst(instance.Prefill, "b:1"), inst(instance.Decode, "b:1"), inst(instance.Decode, "d:1"))
 	pick := func(role instance.Role, length int) *sched.Assignment {
-		a := pick(t, s, sched.Request{Role: role, Model: "m", Length: length, Alone: true})
+		a := pick(t, s, sched.Request{Role: role, Model: "m", Length: length, Unpaired: true})
 		return a
 	}
 	p := pick(instance.Prefill, 1000)

@@ -65,7 +65,7 @@ func TestHits(t *testing.T) {
 		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind},
 	})
 	for turn := range 2 {
-		a, err := s.Pick(Request{Role: instance.Prefill, Alone: true, Model: "m", Prompt: make([]byte, 4096)})
+		a, err := s.Pick(Request{Role: instance.Prefill, Unpaired: true, Model: "m", Prompt: make([]byte, 4096)})
 		require.NoError(t, err)
 		if want := turn * 1024; a.Cached != want || a.Tokens != 1024 {
 			t.Errorf("turn %d: %d of %d tokens are cached, want %d", turn, a.Cached, a.Tokens, want)

@@ -40,7 +40,7 @@ func admittedOneByOne(s *Scheduler, ix *index, list *candidates, r *Request) (al
 	for i := range list.items {
 		k := list.items[i].Instance.Key
 		fit := r.Partner == nil || r.Partner.Connector == list.facts[i].pairKey.Connector
-		if r.Partner == nil && r.Role == instance.Prefill && !r.Alone {
+		if r.Partner == nil && r.Role == instance.Prefill && !r.Unpaired {
 			fit = slices.ContainsFunc(ix.decode.all.facts, func(d facts) bool { return d.pairKey == list.facts[i].pairKey })
 		}
 		if !fit || health.Share(k) == 0 {
@@ -114,7 +114,7 @@ func TestAdmitted(t *testing.T) {
 			Connector: func(in *instance.Instance) string { return in.Record.Connector },
 		})
 		ix := s.index.current()
-		r := Request{Role: instance.Roles()[rng.IntN(2)], Model: []string{"", "m", "n", "o"}[rng.IntN(4)], Alone: rng.IntN(4) == 0}
+		r := Request{Role: instance.Roles()[rng.IntN(2)], Model: []string{"", "m", "n", "o"}[rng.IntN(4)], Unpaired: rng.IntN(4) == 0}
 		if rng.IntN(2) == 0 {
 			r.Partner = &Assignment{PairKey: connector.PairKey{Connector: []string{"plain", "nixl"}[rng.IntN(2)]}}
 		}

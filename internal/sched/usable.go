@@ -14,7 +14,7 @@ func (s *Scheduler) Usable(role instance.Role, model string, labels instance.Sel
 	if !known {
 		return nil
 	}
-	among, l := s.filter.admitted(ix, list, &Request{Role: role, Model: model, Labels: labels, Alone: true})
+	among, l := s.filter.admitted(ix, list, &Request{Role: role, Model: model, Labels: labels, Unpaired: true})
 	optional := s.filter.opts.PrefillOptional && role == instance.Prefill
 	out := make([]policy.Candidate, 0, among.Len())
 	for i := range among.Len() {

@@ -62,12 +62,12 @@ type waiter struct {
 
 // wanted has the requirements of a request. They show later whether another instance could take the leg over.
 type wanted struct {
-	model   string
-	labels  instance.Selector
-	partner connector.PairKey // of the other instance of the pair, zero for none
-	tried   []instance.Key
-	alone   bool
-	length  int // of the request's body, in bytes
+	model    string
+	labels   instance.Selector
+	partner  connector.PairKey // of the other instance of the pair, zero for none
+	tried    []instance.Key
+	unpaired bool
+	length   int // of the request's body, in bytes
 }
 
 // Leg is a request to one instance. Its methods must not block.
@@ -345,14 +345,14 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 // leg that may be a decode instance which computes the prompt itself.
 func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
-	r := Request{Role: in.Role, Model: w.model, Labels: w.labels, Tried: w.tried, Alone: w.alone}
+	r := Request{Role: in.Role, Model: w.model, Labels: w.labels, Tried: w.tried, Unpaired: w.unpaired}
 	if w.partner != (connector.PairKey{}) {
 		r.Partner = &Assignment{PairKey: w.partner}
 	}
 	if g.hasOther(ix, in, &r) {
 		return true
 	}
-	return g.opts.PrefillOptional && in.Role == instance.Prefill && !w.alone &&
+	return g.opts.PrefillOptional && in.Role == instance.Prefill && !w.unpaired &&
 		g.hasOther(ix, in, &Request{Role: instance.Decode, Model: w.model, Labels: w.labels})
 }
 

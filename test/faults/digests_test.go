@@ -53,7 +53,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 			})
 		}
 	}
-	busy := func(d httpapi.LoadDigest, there bool) bool { return there && d.Worth == 1 && d.Instances > 0 }
+	busy := func(d httpapi.LoadDigest, there bool) bool { return there && d.Weight == 1 && d.Instances > 0 }
 	l := harness.StartLoad(t, clients, pause, others[0].URL(), others[1].URL())
 	l.Served(20)
 	open := r.open(suspended, 4, longTokens, r.decode...)
@@ -61,8 +61,8 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 
 	require.NoError(t, suspended.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = suspended.Signal(syscall.SIGCONT) })
-	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth < 1 })
-	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth == 0 })
+	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Weight < 1 })
+	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Weight == 0 })
 	for _, p := range others {
 		testkit.Eventually(t, soon, func() error { // the digest of the other proxy may be late on a busy machine
 			if n := harness.Metric(t, p.URL(), "pd_load_digests", `state="used"`); n != 1 {
@@ -83,7 +83,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 
 	require.NoError(t, suspended.Signal(syscall.SIGCONT))
 	open.ended()
-	seen(func(d httpapi.LoadDigest, there bool) bool { return there && d.Worth == 1 })
+	seen(func(d httpapi.LoadDigest, there bool) bool { return there && d.Weight == 1 })
 	open = r.open(suspended, 4, longTokens, r.decode...)
 	seen(busy)
 	open.ended()

@@ -60,8 +60,8 @@ func Commands() []*cobra.Command {
 	return []*cobra.Command{statusCommand(), drainCommand(), healthCommand()}
 }
 
-// asking returns a subcommand that calls one agent.
-func asking(use, short, long string, do func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error) *cobra.Command {
+// clientCommand returns a subcommand that calls one agent.
+func clientCommand(use, short, long string, do func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error) *cobra.Command {
 	var t target
 	cmd := &cobra.Command{
 		Use: use, Short: short, Long: long, Args: cobra.NoArgs,
@@ -79,7 +79,7 @@ func asking(use, short, long string, do func(ctx context.Context, cmd *cobra.Com
 
 func statusCommand() *cobra.Command {
 	var output string
-	cmd := asking("status", "show the state of a running agent",
+	cmd := clientCommand("status", "show the state of a running agent",
 		"status shows the state of the engine and of its registration, for an agent on this machine.",
 		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
 			if output != "table" && output != "json" {
@@ -101,7 +101,7 @@ func statusCommand() *cobra.Command {
 
 func drainCommand() *cobra.Command {
 	var wait time.Duration
-	cmd := asking("drain", "make a running agent drain and exit",
+	cmd := clientCommand("drain", "make a running agent drain and exit",
 		"drain does the same as SIGTERM: proxies send no new requests, the agent waits until the\nengine is idle, deregisters it and exits.",
 		func(ctx context.Context, _ *cobra.Command, c *agentctl.Client) error {
 			if wait < 0 {
@@ -126,7 +126,7 @@ func drainCommand() *cobra.Command {
 }
 
 func healthCommand() *cobra.Command {
-	return asking("health", "exit 0 if the instance is registered and its engine answers",
+	return clientCommand("health", "exit 0 if the instance is registered and its engine answers",
 		"health is for supervisors, and for container health checks without a shell. It prints\none line. The exit code is 0 while the instance serves or drains, otherwise 1 with the\nreason, after three seconds at most. A registered instance stays healthy while etcd is\ndown. An engine that still loads is not healthy: set a start period for the check.",
 		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
 			r, err := c.Status(ctx)

@@ -38,7 +38,7 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	agents := s.Options
 	agents.Base.Agent = "pd-agent/" + version.Version
 	b, err := zmqregister.Listen(ctx, zmqregister.Options{
-		Endpoint: s.ZMQRegister, Client: guarded(vllm.New(s.EngineAPIKey)),
+		Endpoint: s.ZMQRegister, Client: restrictDials(vllm.New(s.EngineAPIKey)),
 		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
 			o.Layout = s.layout
 			return lease.NewRegistrar(cli, o)
@@ -71,9 +71,9 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	return 0, nil
 }
 
-// guarded restricts a client to addresses that engines may have, because any program that
+// restrictDials restricts a client to addresses that engines may have, because any program that
 // reaches the ZeroMQ port can send an address.
-func guarded(c *vllm.Client) *vllm.Client {
+func restrictDials(c *vllm.Client) *vllm.Client {
 	d := net.Dialer{Timeout: time.Minute, Control: netguard.New(nil).Control}
 	c.HTTP = &http.Client{Transport: &http.Transport{
 		DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,

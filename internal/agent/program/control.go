@@ -40,8 +40,8 @@ func (s *service) serveControl(ctx context.Context, source agentctl.Source) (sto
 	return background.Start(ctx, func(ctx context.Context) { agentctl.Serve(ctx, lis, source, s.logFor("control")) }), nil
 }
 
-// parts has the two parts of an engine's registration.
-type parts struct {
+// registration has the two registration of an engine's registration.
+type registration struct {
 	agent     *agent.Agent
 	registrar *lease.Registrar
 }
@@ -54,7 +54,7 @@ func (s *service) report() agentctl.Report {
 		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(lease.Idle)},
 		Process: s.process.report(), Certificates: s.certs.findings(),
 	}
-	p := s.life.Load()
+	p := s.registration.Load()
 	if p == nil {
 		if r.Reason = "starting"; r.Process != nil && r.Process.PID == 0 && r.Process.LastExit != "" {
 			r.Phase, r.Reason = string(agent.Restarting), "the engine has failed: "+r.Process.LastExit

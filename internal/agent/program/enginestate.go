@@ -26,7 +26,7 @@ func (e *engineState) started(p *wrap.Process) {
 	e.starts++
 }
 
-func (e *engineState) waits(failed error, delay time.Duration) {
+func (e *engineState) failed(failed error, delay time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.proc, e.last, e.lastAt, e.until = nil, failed.Error(), time.Now(), time.Now().Add(delay)

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Exit(engineMain(kind, os.Args[1:]))
 	}
 	if os.Getenv(envRun) != "" {
-		os.Exit(program{whole: true}.run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(program{ownsProcess: true}.run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
 	leak.Main(m)
 }

@@ -33,7 +33,7 @@ func TestLMCacheBridge(t *testing.T) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"}, Record: c.Facts}
-	a := lmcache.Asker{HTTP: &http.Client{Transport: transport}}
+	a := lmcache.Waiter{HTTP: &http.Client{Transport: transport}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if err := a.Await(ctx, in, "7", 1); err != nil {

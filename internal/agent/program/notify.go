@@ -22,7 +22,7 @@ const statusPoll = time.Second
 
 // watchdog feeds the watchdog of systemd until ctx ends.
 func (s *service) watchdog(ctx context.Context) {
-	sdnotify.Watchdog(ctx, "agent", s.sane, s.logFor("systemd"))
+	sdnotify.Watchdog(ctx, "agent", s.checkAlive, s.logFor("systemd"))
 }
 
 // notifyStatus reports the state of the agent to systemd until ctx ends. The agent begins to drain when
@@ -64,10 +64,10 @@ func (s *service) stopTime() time.Duration {
 	return d
 }
 
-// sane returns an error if the agent's loop is stuck. A drain has its own limits. There is no loop
+// checkAlive returns an error if the agent's loop is stuck. A drain has its own limits. There is no loop
 // between two starts of an engine, nor with --zmq-register.
-func (s *service) sane(context.Context) error {
-	p := s.life.Load()
+func (s *service) checkAlive(context.Context) error {
+	p := s.registration.Load()
 	if p == nil {
 		return nil
 	}

@@ -72,13 +72,13 @@ func (noRegistrar) Revoke(context.Context) error { return nil }
 func TestSane(t *testing.T) {
 	t.Parallel()
 	n := &service{Config: setup.Config{Options: agent.Options{ProbeInterval: time.Second, ProbeTimeout: time.Second}}}
-	if err := n.sane(t.Context()); err != nil {
+	if err := n.checkAlive(t.Context()); err != nil {
 		t.Errorf("without an agent: %v", err)
 	}
 	log := testLog()
 	ag := agent.New(stuckEngine{}, noRegistrar{}, agent.Options{ProbeTimeout: time.Hour, Log: log})
-	n.life.Store(&parts{agent: ag})
-	if err := n.sane(t.Context()); err != nil {
+	n.registration.Store(&registration{agent: ag})
+	if err := n.checkAlive(t.Context()); err != nil {
 		t.Errorf("before its first turn: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -92,14 +92,14 @@ func TestSane(t *testing.T) {
 	})
 	n.ProbeInterval, n.ProbeTimeout = -agent.MaxBackoff, 0 // no time at all
 	testkit.Eventually(t, patience, func() error {
-		if err := n.sane(t.Context()); err == nil || !strings.Contains(err.Error(), "no probe for") {
+		if err := n.checkAlive(t.Context()); err == nil || !strings.Contains(err.Error(), "no probe for") {
 			return fmt.Errorf("stuck: %v", err)
 		}
 		return nil
 	})
 	cancel()
 	<-done
-	if err := n.sane(t.Context()); err != nil {
+	if err := n.checkAlive(t.Context()); err != nil {
 		t.Errorf("after its end: %v", err)
 	}
 }

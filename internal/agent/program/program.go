@@ -75,12 +75,12 @@ const examples = `  # register a prefill engine that runs on this machine
 // Main runs the agent as the whole process and returns its exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
 	logging.OutliveReader()
-	return program{whole: true}.run(cli.WithVariables(context.Background(), os.Environ()), args, stdout, stderr)
+	return program{ownsProcess: true}.run(cli.WithVariables(context.Background(), os.Environ()), args, stdout, stderr)
 }
 
-// program is the agent. whole reports whether this process runs nothing else, so that it may
+// program is the agent. ownsProcess reports whether this process runs nothing else, so that it may
 // adopt and reap orphans of the engine.
-type program struct{ whole bool }
+type program struct{ ownsProcess bool }
 
 // run runs the program. The end of ctx drains, like the first signal. It returns 0 after an
 // orderly end, 1 for a failure, 2 for wrong usage. With a command it returns the exit code of
@@ -111,7 +111,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			if err != nil {
 				return cli.Wrong(err)
 			}
-			code, err = serve(cmd.Context(), &service{Config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
+			code, err = serve(cmd.Context(), &service{Config: c, log: log, stdout: stdout, stderr: stderr, ownsProcess: p.ownsProcess})
 			if err != nil {
 				return cli.Exit(err, max(code, cli.Failure))
 			}

@@ -33,16 +33,16 @@ type service struct {
 	setup.Config
 	log            *logrus.Logger
 	stdout, stderr io.Writer // of a wrapped engine
-	whole          bool      // see program
+	ownsProcess    bool      // see program
 
-	layout  schema.Layout
-	id      string // of this process
-	orders  *orders
-	cli     *clientv3.Client
-	certs   certificates
-	reaper  *wrap.Reaper // nil if this process reaps no orphans
-	process engineState
-	life    atomic.Pointer[parts] // nil between two starts of an engine, and with --zmq-register
+	layout       schema.Layout
+	id           string // of this process
+	signals      *signals
+	cli          *clientv3.Client
+	certs        certificates
+	reaper       *wrap.Reaper // nil if this process reaps no orphans
+	process      engineState
+	registration atomic.Pointer[registration] // nil between two starts of an engine, and with --zmq-register
 }
 
 // logFor returns the log of a component.
@@ -75,7 +75,7 @@ func serve(ctx context.Context, s *service) (code int, err error) {
 	}
 	ctx, o, drain, stopListening := listen(ctx, s.Command != nil, log)
 	defer stopListening()
-	s.orders = o
+	s.signals = o
 	defer s.reap(ctx)()
 
 	locked, err := lock(ctx, s.Config, log)
@@ -107,12 +107,12 @@ func serve(ctx context.Context, s *service) (code int, err error) {
 		return s.supervise(ctx)
 	}
 	s.notifyReady()
-	s.live(ctx, nil)
+	s.runAgent(ctx, nil)
 	return 0, nil
 }
 
-// live runs an agent and its registrar until ctx ends or exited, which may be nil, is closed.
-func (s *service) live(ctx context.Context, exited <-chan struct{}) {
+// runAgent runs an agent and its registrar until ctx ends or exited, which may be nil, is closed.
+func (s *service) runAgent(ctx context.Context, exited <-chan struct{}) {
 	log := s.log
 	var ag *agent.Agent
 	reg := lease.NewRegistrar(s.cli, lease.RegistrarOptions{
@@ -126,10 +126,10 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) {
 	o.Exited, o.Log = exited, s.logFor("agent")
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.Engine}, reg, o)
 
-	s.life.Store(&parts{ag, reg})
+	s.registration.Store(&registration{ag, reg})
 
 	stop := background.Start(ctx, reg.Run) // it outlives ctx, because it publishes the drain
-	stopSide := background.Start(ctx, func(ctx context.Context) { remind(ctx, s.orders.more, ag, reg, log) })
+	stopSide := background.Start(ctx, func(ctx context.Context) { remind(ctx, s.signals.skipWait, ag, reg, log) })
 
 	if err := ag.Run(ctx); err != nil {
 		log.WithError(err).Warn("cannot revoke the registration; it ends with its lease")
@@ -141,7 +141,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) {
 
 // shutdownDelay returns --shutdown-delay, or 0 if the drain was ordered by SIGINT.
 func (s *service) shutdownDelay() time.Duration {
-	if syscall.Signal(s.orders.sig.Load()) == syscall.SIGINT {
+	if syscall.Signal(s.signals.sig.Load()) == syscall.SIGINT {
 		return 0
 	}
 	return s.ShutdownDelay

@@ -24,7 +24,7 @@ import (
 // reap reaps orphans of the engine, or of the container if the agent is its process 1. stop
 // waits.
 func (s *service) reap(ctx context.Context) (stop func()) {
-	if !s.whole || s.Command == nil && os.Getpid() != 1 {
+	if !s.ownsProcess || s.Command == nil && os.Getpid() != 1 {
 		return func() {}
 	}
 	if s.Command != nil {
@@ -50,7 +50,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
 		var lasted time.Duration
-		failed := cmp.Or(s.free(ctx), s.Side.Free(ctx), s.Events.Free(ctx), s.BootstrapServer.Free(ctx))
+		failed := cmp.Or(s.checkAddressFree(ctx), s.Side.Free(ctx), s.Events.Free(ctx), s.BootstrapServer.Free(ctx))
 		var proc *wrap.Process
 		if failed == nil {
 			proc, failed = wrap.Start(wrap.Options{
@@ -69,7 +69,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 			if start == 1 {
 				s.notifyReady()
 			}
-			failed = s.engineLife(ctx, proc)
+			failed = s.runEngine(ctx, proc)
 			last = proc.Exit()
 			lasted = last.At.Sub(proc.Since())
 			if failed == nil && !last.OK() {
@@ -81,8 +81,8 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 		}
 		delay := backoff.After(lasted)
 		log.WithError(failed).WithField("after", lasted.Round(time.Millisecond)).Warnf("engine failed; restarting in %s", delay)
-		s.process.waits(failed, delay)
-		s.life.Store(nil)
+		s.process.failed(failed, delay)
+		s.registration.Store(nil)
 		sleep.For(ctx, delay)
 	}
 	return last.Status(), nil
@@ -94,7 +94,7 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	switch {
 	case ctx.Err() != nil:
 		s.log.Infof("engine exited: %s", last)
-		if code == (wrap.Exit{Signal: s.orders.stopSignal()}).Status() {
+		if code == (wrap.Exit{Signal: s.signals.stopSignal()}).Status() {
 			return 0, nil // the usual exit of a program after a signal
 		}
 		return code, nil
@@ -105,33 +105,33 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	return max(code, 1), fmt.Errorf("engine exited: %w", failed)
 }
 
-// engineLife registers the engine until its process exits or ctx ends, and then stops the
+// runEngine registers the engine until its process exits or ctx ends, and then stops the
 // process. The error is nil if the engine has not failed, whatever its exit code.
-func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
+func (s *service) runEngine(ctx context.Context, proc *wrap.Process) error {
 	lctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if s.StartTimeout > 0 {
 		defer time.AfterFunc(s.StartTimeout, func() {
-			if err := s.late(proc); err != nil {
+			if err := s.checkStarted(proc); err != nil {
 				cancel(err)
 			}
 		}).Stop()
 	}
-	s.live(lctx, proc.Exited())
+	s.runAgent(lctx, proc.Exited())
 	if ctx.Err() != nil {
 		// The registration has ended. A further signal skips the wait for the engine.
-		proc.Stop(s.orders.more, s.orders.stopSignal(), s.StopTimeout)
+		proc.Stop(s.signals.skipWait, s.signals.stopSignal(), s.StopTimeout)
 		return nil
 	}
 	proc.Stop(nil, syscall.SIGTERM, s.StopTimeout)
 	return context.Cause(lctx)
 }
 
-// late returns an error if the engine still runs but has not answered correctly within
+// checkStarted returns an error if the engine still runs but has not answered correctly within
 // --start-timeout.
-func (s *service) late(proc *wrap.Process) error {
+func (s *service) checkStarted(proc *wrap.Process) error {
 	reason := "no answer yet"
-	if p := s.life.Load(); p != nil {
+	if p := s.registration.Load(); p != nil {
 		st := p.agent.Status()
 		if st.Record.ID != "" {
 			return nil
@@ -144,17 +144,17 @@ func (s *service) late(proc *wrap.Process) error {
 	return fmt.Errorf("not ready within --start-timeout (%s): %s", s.StartTimeout, reason)
 }
 
-// freeTimeout is the time limit of free.
-const freeTimeout = time.Second
+// addressCheckTimeout is the time limit of checkAddressFree.
+const addressCheckTimeout = time.Second
 
-// free returns an error if a process already serves at the engine's address: the agent would
+// checkAddressFree returns an error if a process already serves at the engine's address: the agent would
 // register it in place of the engine.
-func (s *service) free(ctx context.Context) error {
+func (s *service) checkAddressFree(ctx context.Context) error {
 	u, err := url.Parse(s.Engine)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, addressCheckTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
 	if err != nil {

@@ -20,17 +20,17 @@ type fact struct{ value, from string }
 // Settings take precedence over them.
 type facts struct {
 	*input
-	lookup      func(string) (string, bool)
-	command     vllmargs.Command
-	wrapped     bool
-	transfer    vllmargs.Transfer
-	from        string // source of transfer
-	moon        mooncake.Config
-	moonFrom    string
-	lmcache     lmcache.Config // zero without LMCache's PD backend
-	lmcacheFrom string
-	envRole     string // the kv_role of VLLM_DISTRIBUTED_KV_ROLE
-	notes       []string
+	lookup       func(string) (string, bool)
+	command      vllmargs.Command
+	wrapped      bool
+	transfer     vllmargs.Transfer
+	from         string // source of transfer
+	mooncake     mooncake.Config
+	mooncakeFrom string
+	lmcache      lmcache.Config // zero without LMCache's PD backend
+	lmcacheFrom  string
+	envRole      string // the kv_role of VLLM_DISTRIBUTED_KV_ROLE
+	notes        []string
 }
 
 // Sources of facts.
@@ -100,7 +100,7 @@ func (f *facts) findMooncake() {
 	c, err := mooncake.Load(path)
 	switch {
 	case err == nil:
-		f.moon, f.moonFrom = c, from+" "+path
+		f.mooncake, f.mooncakeFrom = c, from+" "+path
 	case from == mooncake.EnvPath && f.Given("etcd-endpoints"):
 		f.notes = append(f.notes, from+": "+err.Error()) // only the engine needs the file
 	case from == mooncake.EnvPath:
@@ -112,15 +112,15 @@ func (f *facts) findMooncake() {
 
 // endpoints returns the etcd endpoints of mooncake.json; nil without any, or if the setting is set.
 func (f *facts) endpoints() []string {
-	if f.moonFrom == "" || f.Given("etcd-endpoints") {
+	if f.mooncakeFrom == "" || f.Given("etcd-endpoints") {
 		return nil
 	}
-	etcd, err := f.moon.Etcd()
+	etcd, err := f.mooncake.Etcd()
 	if err != nil {
-		f.wrong(fmt.Errorf("%s: %w: set --etcd-endpoints, the host:port of the etcd that the proxies use (127.0.0.1:2379 for that of a proxy on this machine)", f.moonFrom, err))
+		f.wrong(fmt.Errorf("%s: %w: set --etcd-endpoints, the host:port of the etcd that the proxies use (127.0.0.1:2379 for that of a proxy on this machine)", f.mooncakeFrom, err))
 		return nil
 	}
-	f.Set("etcd-endpoints", etcd, f.moonFrom+" (metadata_server)")
+	f.Set("etcd-endpoints", etcd, f.mooncakeFrom+" (metadata_server)")
 	return etcd
 }
 
@@ -190,7 +190,7 @@ func (f *facts) findAddress(role instance.Role, etcdIsLocal bool) (fact, error) 
 		hosts = append(hosts, fact{"127.0.0.1", fromCommand + ", as etcd is on this machine"})
 	}
 	hosts = append(hosts, fact{f.env("VLLM_HOST_IP"), "VLLM_HOST_IP and " + fromCommand})
-	hosts = append(hosts, fact{f.moon.Host(role), f.moonFrom + " and " + fromCommand})
+	hosts = append(hosts, fact{f.mooncake.Host(role), f.mooncakeFrom + " and " + fromCommand})
 	for _, h := range hosts {
 		if h.value != "" && !wildcard(h.value) {
 			return fact{net.JoinHostPort(h.value, strconv.Itoa(f.command.Port)), h.from}, nil
@@ -236,7 +236,7 @@ func (f *facts) keys() []fact {
 
 // labels returns the labels that are added to those of --label.
 func (f *facts) labels() map[string]string {
-	out := f.moon.Labels()
+	out := f.mooncake.Labels()
 	if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
 		out["kv_connector"] = s
 	}

@@ -231,7 +231,7 @@ const (
 
 // sweep ends the remaining processes of the child's group.
 func (p *Process) sweep() {
-	if !p.groupLives() {
+	if !p.groupAlive() {
 		return
 	}
 	p.o.Log.WithField("group", p.pid).Warn("the engine left processes behind: ending them")
@@ -250,7 +250,7 @@ func (p *Process) awaitGroup(limit time.Duration) (exited bool) {
 	defer deadline.Stop()
 	tick := time.NewTicker(sweepPoll)
 	defer tick.Stop()
-	for p.groupLives() {
+	for p.groupAlive() {
 		select {
 		case <-deadline.C:
 			return false
@@ -260,8 +260,8 @@ func (p *Process) awaitGroup(limit time.Duration) (exited bool) {
 	return true
 }
 
-// groupLives reports whether the group has members. Zombies count, so a Reaper must reap them.
-func (p *Process) groupLives() bool {
+// groupAlive reports whether the group has members. Zombies count, so a Reaper must reap them.
+func (p *Process) groupAlive() bool {
 	err := syscall.Kill(-p.pid, 0)
 	return err == nil || errors.Is(err, syscall.EPERM)
 }

@@ -14,14 +14,14 @@ import (
 // stay as zombies. It does not reap children that were started through it; their starter
 // waits for them. All processes of the program must be started through it.
 type Reaper struct {
-	mu  sync.Mutex // guards own; held while a child starts, so that it is known before it can end
-	own map[int]bool
+	mu       sync.Mutex // guards children; held while a child starts, so that it is known before it can end
+	children map[int]bool
 
-	kick chan struct{}
+	wake chan struct{}
 }
 
 // NewReaper makes a Reaper; Run does the work.
-func NewReaper() *Reaper { return &Reaper{own: make(map[int]bool), kick: make(chan struct{}, 1)} }
+func NewReaper() *Reaper { return &Reaper{children: make(map[int]bool), wake: make(chan struct{}, 1)} }
 
 // reapPoll is the polling interval, because several exits may cause only one SIGCHLD.
 const reapPoll = time.Second
@@ -40,7 +40,7 @@ func (r *Reaper) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-died:
-		case <-r.kick:
+		case <-r.wake:
 		case <-tick.C:
 		}
 	}
@@ -51,7 +51,7 @@ func (r *Reaper) collect() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid := peekDead()
-	if pid <= 0 || r.own[pid] {
+	if pid <= 0 || r.children[pid] {
 		return false // a child of ours hides the others until its starter has waited for it
 	}
 	got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
@@ -64,16 +64,16 @@ func (r *Reaper) start(cmd *exec.Cmd) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	r.own[cmd.Process.Pid] = true
+	r.children[cmd.Process.Pid] = true
 	return nil
 }
 
 func (r *Reaper) forget(pid int) {
 	r.mu.Lock()
-	delete(r.own, pid)
+	delete(r.children, pid)
 	r.mu.Unlock()
 	select {
-	case r.kick <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }

@@ -67,7 +67,7 @@ func (s *Saver) Run(ctx context.Context) {
 			return
 		case <-s.durable:
 		case <-s.changed:
-			if !s.putOff(ctx, leasedPause-time.Since(last)) {
+			if !s.delay(ctx, leasedPause-time.Since(last)) {
 				return
 			}
 		case <-fresh.C:
@@ -97,9 +97,9 @@ func (s *Saver) Run(ctx context.Context) {
 // Last writes the last state, after Run has ended.
 func (s *Saver) Last(state *State) { s.write(state, false) }
 
-// putOff waits for d, or until something is to be saved soon. It reports
+// delay waits for d, or until something is to be saved soon. It reports
 // whether ctx still runs.
-func (s *Saver) putOff(ctx context.Context, d time.Duration) bool {
+func (s *Saver) delay(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

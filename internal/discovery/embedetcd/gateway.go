@@ -77,7 +77,7 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "the JSON gateway of this etcd is off (--etcd-gateway=off); use gRPC, for example etcdctl")
 		return
 	}
-	if !offered(r.URL.Path) {
+	if !isGatewayPath(r.URL.Path) {
 		refuse(w, http.StatusNotFound, "the JSON gateway offers kv (range, put, deleterange, txn), lease (grant, keepalive, revoke, timetolive, leases), watch and auth/authenticate; for everything else use gRPC, for example etcdctl")
 		return
 	}
@@ -91,9 +91,9 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 	mux.ServeHTTP(w, r)
 }
 
-// offered reports whether the gateway serves a path. It serves those that a node needs to register
+// isGatewayPath reports whether the gateway serves a path. It serves those that a node needs to register
 // with curl. For members, users, compaction and snapshots, operators use etcdctl.
-func offered(path string) bool {
+func isGatewayPath(path string) bool {
 	switch path {
 	case "/v3/kv/range", "/v3/kv/put", "/v3/kv/deleterange", "/v3/kv/txn",
 		"/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke", "/v3/lease/timetolive", "/v3/lease/leases",

@@ -20,19 +20,19 @@ import (
 // during an orderly stop, when etcd reports its closed listeners as errors.
 func (s *Server) logger(log logrus.FieldLogger, fatal func(why string)) *zap.Logger {
 	options := []zap.Option{zap.WrapCore(func(c zapcore.Core) zapcore.Core {
-		return &untilQuiet{Core: c, quiet: s.quiet, often: new(sync.Map)}
+		return &quietCore{Core: c, quiet: s.quiet, rateLimits: new(sync.Map)}
 	})}
 	if fatal != nil {
-		options = append(options, zap.WithFatalHook(lastWord{fatal}), zap.WithPanicHook(lastWord{fatal}))
+		options = append(options, zap.WithFatalHook(fatalHook{fatal}), zap.WithPanicHook(fatalHook{fatal}))
 	}
 	return etcd.ZapLogger(log, zapcore.WarnLevel).WithOptions(options...)
 }
 
-// lastWord is a hook that receives the log lines after which etcd exits.
-type lastWord struct{ fatal func(why string) }
+// fatalHook is a hook that receives the log lines after which etcd exits.
+type fatalHook struct{ fatal func(why string) }
 
 // OnWrite implements zapcore.CheckWriteHook.
-func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
+func (w fatalHook) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 	why := []string{ce.Message}
 	all := etcd.Fields(fields)
 	for _, name := range []string{"path", "error", "panic"} {
@@ -43,22 +43,22 @@ func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 	w.fatal(strings.Join(why, ": "))
 }
 
-// untilQuiet is a zap core that can be turned off. It writes the warnings of etcd that matter to
+// quietCore is a zap core that can be turned off. It writes the warnings of etcd that matter to
 // an operator as messages of this program (translate). Other warnings and information are
 // written at level debug, and errors as warnings.
-type untilQuiet struct {
+type quietCore struct {
 	zapcore.Core
-	quiet *atomic.Bool
-	often *sync.Map // *rate.Sometimes by the message of etcd
+	quiet      *atomic.Bool
+	rateLimits *sync.Map // *rate.Sometimes by the message of etcd
 }
 
-func (u *untilQuiet) With(f []zapcore.Field) zapcore.Core {
-	return &untilQuiet{Core: u.Core.With(readable(f)), quiet: u.quiet, often: u.often}
+func (u *quietCore) With(f []zapcore.Field) zapcore.Core {
+	return &quietCore{Core: u.Core.With(readable(f)), quiet: u.quiet, rateLimits: u.rateLimits}
 }
 
 // Check implements zapcore.Core. It accepts every warning, although some are written at level
 // debug, because only Write translates them.
-func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+func (u *quietCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if u.quiet.Load() || !u.Enabled(e.Level) {
 		return ce
 	}
@@ -66,10 +66,10 @@ func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.C
 }
 
 // Write implements zapcore.Core.
-func (u *untilQuiet) Write(e zapcore.Entry, fields []zapcore.Field) (err error) {
+func (u *quietCore) Write(e zapcore.Entry, fields []zapcore.Field) (err error) {
 	if e.Level == zapcore.WarnLevel || e.Message == "failed to update storage version" { // an error in etcd
 		if text, plain := translate(e.Message, fields); text != "" {
-			often, _ := u.often.LoadOrStore(e.Message, &rate.Sometimes{Interval: quietTime})
+			often, _ := u.rateLimits.LoadOrStore(e.Message, &rate.Sometimes{Interval: quietTime})
 			e.Message = text
 			often.(*rate.Sometimes).Do(func() { err = u.Core.Write(e, plain) })
 			return err

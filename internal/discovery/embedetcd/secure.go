@@ -46,12 +46,12 @@ func openSecurePort(listen string, files certs.Files, log logrus.FieldLogger) (*
 	p := &securePort{address: ln.Addr().String(), source: source, log: log, refusals: rate.Sometimes{Interval: 10 * time.Second}}
 	// Unauthenticated connections must not use up the descriptors that etcd needs for its
 	// files.
-	p.Listener = source.Listen(transport.LimitListener(ln, most()), log)
+	p.Listener = source.Listen(transport.LimitListener(ln, maxConnections()), log)
 	return p, nil
 }
 
-// most returns the limit of simultaneous connections.
-func most() int {
+// maxConnections returns the limit of simultaneous connections.
+func maxConnections() int {
 	const enough = 1 << 14
 	if n := connlimit.ByDescriptors(); n > 0 && n < enough {
 		return n

@@ -213,7 +213,7 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	_ = os.Remove(filepath.Join(cfg.DataDir, firstStart)) // usually there is none
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	s.end = end
-	space := &space{server: server.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: etcd.LogOrDiscard(cfg.Log), room: roomIn, every: lookEvery}
+	space := &space{server: server.Server, dir: cfg.DataDir, quota: ec.QuotaBackendBytes, log: etcd.LogOrDiscard(cfg.Log), diskSpace: diskSpace, every: checkInterval}
 	if !cfg.manualSpace {
 		s.work.Go(func() { space.run(work) })
 	}

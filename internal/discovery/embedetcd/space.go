@@ -21,21 +21,21 @@ const (
 	// reserve is the space that must be left: etcd's log grows by 64 MB at once, and
 	// its database by as much as is written.
 	reserve = 96 << 20
-	// lookEvery is the time between two checks of the space.
-	lookEvery = 5 * time.Second
+	// checkInterval is the time between two checks of the space.
+	checkInterval = 5 * time.Second
 	// compactLimit bounds one compaction.
 	compactLimit = 30 * time.Second
 )
 
 // space keeps an etcd from filling the disk, and clears its NOSPACE alarm when there is space.
 type space struct {
-	server   *etcdserver.EtcdServer
-	dir      string
-	quota    int64
-	log      logrus.FieldLogger
-	room     func(dir string) (free, all uint64, err error)
-	every    time.Duration
-	reported int64 // revision at which the log last reported that the quota is used up
+	server    *etcdserver.EtcdServer
+	dir       string
+	quota     int64
+	log       logrus.FieldLogger
+	diskSpace func(dir string) (free, all uint64, err error)
+	every     time.Duration
+	reported  int64 // revision at which the log last reported that the quota is used up
 }
 
 // run checks the space until ctx ends.
@@ -47,7 +47,7 @@ func (s *space) run(ctx context.Context) {
 // check raises the alarm if less space is left than the reserve, and clears it when there is a
 // quarter more than the reserve and the database is smaller than its quota.
 func (s *space) check(ctx context.Context) {
-	free, all, err := s.room(s.dir)
+	free, all, err := s.diskSpace(s.dir)
 	if err != nil {
 		return // unknown; etcd reports it when a write fails
 	}

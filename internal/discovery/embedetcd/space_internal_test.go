@@ -38,7 +38,7 @@ func TestDiskShort(t *testing.T) {
 	log.SetOutput(&out)
 	watch := &space{
 		server: s.etcd.Server, dir: cfg.DataDir, quota: quotaBytes, log: log, every: time.Millisecond,
-		room: func(string) (uint64, uint64, error) { return free.Load(), 10 << 30, nil },
+		diskSpace: func(string) (uint64, uint64, error) { return free.Load(), 10 << 30, nil },
 	}
 	free.Store(20 << 20)
 	ctx, stop := context.WithCancel(t.Context())
@@ -109,7 +109,7 @@ func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 	free := uint64(need + need/8) // not low enough to raise the alarm, too low to clear it
 	watch := &space{
 		server: s.etcd.Server, dir: cfg.DataDir, quota: quotaBytes, log: etcd.LogOrDiscard(nil),
-		room: func(string) (uint64, uint64, error) { return free, all, nil },
+		diskSpace: func(string) (uint64, uint64, error) { return free, all, nil },
 	}
 	if !watch.alarm(t.Context(), pb.AlarmRequest_ACTIVATE) {
 		t.Fatal("no alarm")
@@ -140,7 +140,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 	log.SetOutput(&out)
 	watch := &space{
 		server: s.etcd.Server, dir: cfg.DataDir, quota: cfg.quota, log: log,
-		room: func(string) (uint64, uint64, error) { return 5 << 30, 10 << 30, nil },
+		diskSpace: func(string) (uint64, uint64, error) { return 5 << 30, 10 << 30, nil },
 	}
 	value := strings.Repeat("x", 256<<10)
 	fill := func(key func(i int) string) {
@@ -168,8 +168,8 @@ func TestSpace_QuotaReached(t *testing.T) {
 		})
 	}
 	// There is too little space to defragment, but the keys do not fill the quota.
-	room := watch.room
-	watch.room = func(string) (uint64, uint64, error) { return 130 << 10, 1 << 20, nil }
+	room := watch.diskSpace
+	watch.diskSpace = func(string) (uint64, uint64, error) { return 130 << 10, 1 << 20, nil }
 	testkit.Eventually(t, time.Minute, func() error {
 		watch.reported = 0
 		if watch.check(t.Context()); !strings.Contains(out.String(), "cannot be defragmented") {
@@ -177,7 +177,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 		}
 		return nil
 	})
-	watch.room = room
+	watch.diskSpace = room
 	accepts("the history is compacted")
 	fill(func(i int) string { return fmt.Sprint("/many/", i) })
 	watch.check(t.Context())

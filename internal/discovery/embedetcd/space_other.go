@@ -4,4 +4,4 @@ package embedetcd
 
 import "errors"
 
-func roomIn(string) (free, all uint64, err error) { return 0, 0, errors.ErrUnsupported }
+func diskSpace(string) (free, all uint64, err error) { return 0, 0, errors.ErrUnsupported }

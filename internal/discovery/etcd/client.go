@@ -32,9 +32,9 @@ import (
 
 // Deadlines of single calls to etcd.
 const (
-	CallTimeout = 3 * time.Second
-	pingTimeout = 2 * time.Second
-	lookTimeout = 500 * time.Millisecond // of a query for the reason why a call has failed
+	CallTimeout     = 3 * time.Second
+	pingTimeout     = 2 * time.Second
+	diagnoseTimeout = 500 * time.Millisecond // of a query for the reason why a call has failed
 )
 
 // The flow control windows of gRPC: for one stream (a list of ten thousand instances, or the
@@ -84,7 +84,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 	var first *tls.Config
 	if cfg.TLS != nil {
 		first = cfg.TLS()
-		secure = append(secure, grpc.WithTransportCredentials(newShaker(cfg.TLS, why)))
+		secure = append(secure, grpc.WithTransportCredentials(newHandshaker(cfg.TLS, why)))
 	}
 	var cli *clientv3.Client
 	token := ""
@@ -169,10 +169,10 @@ func Ping(ctx context.Context, cli *clientv3.Client, l schema.Layout) (revision 
 }
 
 // Explain adds the endpoints and a remedy to an error of the client library. The library waits
-// for a connection until the deadline and then reports only the deadline. If look is set, Explain
+// for a connection until the deadline and then reports only the deadline. If withDiagnosis is set, Explain
 // finds the reason by a connection attempt; loops that keep failing set it only for their first
 // failure.
-func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, look bool) error {
+func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, withDiagnosis bool) error {
 	at := strings.Join(cli.Endpoints(), ", ")
 	switch {
 	case ctx.Err() != nil:
@@ -189,8 +189,8 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 		switch text := refusal(cli); {
 		case text != "":
 			at += " (" + text + ")"
-		case look:
-			at += " (" + lookAt(ctx, cli) + ")"
+		case withDiagnosis:
+			at += " (" + diagnose(ctx, cli) + ")"
 		}
 		return fmt.Errorf("%s: %w: %s; is it running, and is the address right? (%w)", what, ErrUnreachable, at, err)
 	default:
@@ -198,26 +198,26 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 	}
 }
 
-// lookAt queries the status of each endpoint once, and describes the results.
-func lookAt(ctx context.Context, cli *clientv3.Client) string {
-	said := make([]string, len(cli.Endpoints()))
+// diagnose queries the status of each endpoint once, and describes the results.
+func diagnose(ctx context.Context, cli *clientv3.Client) string {
+	results := make([]string, len(cli.Endpoints()))
 	var work sync.WaitGroup
 	for i, e := range cli.Endpoints() {
-		work.Go(func() { said[i] = lookAtMember(ctx, cli, e) })
+		work.Go(func() { results[i] = diagnoseEndpoint(ctx, cli, e) })
 	}
 	work.Wait()
-	return strings.Join(said, "; ")
+	return strings.Join(results, "; ")
 }
 
-func lookAtMember(ctx context.Context, cli *clientv3.Client, e string) string {
-	ctx, cancel := context.WithTimeout(ctx, 2*lookTimeout)
+func diagnoseEndpoint(ctx context.Context, cli *clientv3.Client, e string) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*diagnoseTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", e)
 	if err != nil {
 		return err.Error()
 	}
 	defer func() { _ = conn.Close() }() // only a probe
-	half, cancel := context.WithTimeout(ctx, lookTimeout)
+	half, cancel := context.WithTimeout(ctx, diagnoseTimeout)
 	defer cancel()
 	s, err := cli.Status(half, e)
 	switch {

@@ -40,8 +40,8 @@ func (f *Found) Removed() bool {
 	return err == nil && o.State == instance.Removed
 }
 
-// LookAll reads several memberships at the same revision.
-func LookAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []instance.Key, why bool) ([]*Found, error) {
+// FindAll reads several memberships at the same revision.
+func FindAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []instance.Key, why bool) ([]*Found, error) {
 	cctx, cancel := context.WithTimeout(ctx, CallTimeout)
 	defer cancel()
 	const each = 3

@@ -18,14 +18,14 @@ type Listing struct {
 	Schema   int64            // create_revision of the schema key, 0 without one
 	Order    *mvccpb.KeyValue // an operator's order to the proxies, nil without one
 
-	Before int64 // last revision known when the list was requested
-	Asked  int64 // number of lists requested after suspensions until then
+	Before    int64 // last revision known when the list was requested
+	Requested int64 // number of lists requested after suspensions until then
 }
 
 // List reads the membership within limit, in one linearizable transaction of ranges. The ranges
-// omit load/, proxies/ and audit/, which change all the time and do not affect the membership. look
+// omit load/, proxies/ and audit/, which change all the time and do not affect the membership. withDiagnosis
 // is as in Explain; opts apply to the ranges, for example to read only keys.
-func List(ctx context.Context, limit time.Duration, cli *clientv3.Client, l schema.Layout, look bool, opts ...clientv3.OpOption) (Listing, error) {
+func List(ctx context.Context, limit time.Duration, cli *clientv3.Client, l schema.Layout, withDiagnosis bool, opts ...clientv3.OpOption) (Listing, error) {
 	cctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	prefixes := l.ListedPrefixes()
@@ -36,7 +36,7 @@ func List(ctx context.Context, limit time.Duration, cli *clientv3.Client, l sche
 	ops = append(ops, clientv3.OpGet(l.Schema()), clientv3.OpGet(l.Kept()))
 	resp, err := cli.Txn(cctx).Then(ops...).Commit()
 	if err != nil {
-		return Listing{}, Explain(ctx, cli, "list the membership", err, look)
+		return Listing{}, Explain(ctx, cli, "list the membership", err, withDiagnosis)
 	}
 	out := Listing{Revision: resp.Header.Revision, Cluster: resp.Header.ClusterId, Member: resp.Header.MemberId}
 	n := len(prefixes)

@@ -164,7 +164,7 @@ func (m *Members) candidates(ctx context.Context, list []*pb.Member) map[string]
 		}
 		for _, u := range one.GetClientURLs() {
 			address, ok := memberAddress(u, overTLS(m.o.Client))
-			if ok && !slices.Contains(m.configured, address) && usableMember(address) && resolvesAbroad(ctx, address) {
+			if ok && !slices.Contains(m.configured, address) && usableMember(address) && resolvesToUsable(ctx, address) {
 				out[address] = one.GetID()
 			}
 		}
@@ -198,9 +198,9 @@ func usableMember(address string) bool {
 	return !ip.Unmap().IsLoopback() && netguard.New(nil).Check(ip) == nil
 }
 
-// resolvesAbroad reports whether the host in an address resolves now, and only to IP addresses that
+// resolvesToUsable reports whether the host in an address resolves now, and only to IP addresses that
 // usableMember accepts.
-func resolvesAbroad(ctx context.Context, address string) bool {
+func resolvesToUsable(ctx context.Context, address string) bool {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return false

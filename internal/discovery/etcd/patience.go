@@ -10,13 +10,13 @@ import (
 // the first wait is short. From the second missing answer in a row the wait doubles, so that a slow
 // etcd can answer if it is the only one.
 const (
-	firstWait    = time.Second
-	aloneWait    = 3 * time.Second // first wait if there is only one member
-	LongestWait  = 3 * time.Second
-	LongestList  = 10 * time.Second // for all values of a large fleet
-	waitPerEntry = 200 * time.Microsecond
-	roomForSlow  = 4 // the next wait is this multiple of the last response time
-	growthOfWait = 2
+	firstWait        = time.Second
+	singleMemberWait = 3 * time.Second // first wait if there is only one member
+	LongestWait      = 3 * time.Second
+	LongestList      = 10 * time.Second // for all values of a large fleet
+	waitPerEntry     = 200 * time.Microsecond
+	slowFactor       = 4 // the next wait is this multiple of the last response time
+	waitGrowth       = 2
 )
 
 // Patience adapts the time limit of one kind of request to etcd. It is not safe for concurrent use.
@@ -32,7 +32,7 @@ type Patience struct {
 // Limit returns the time limit of the next request.
 func (p *Patience) Limit() time.Duration {
 	if p.Client != nil && len(p.Client.Endpoints()) == 1 { // they may change
-		return max(p.wait, aloneWait)
+		return max(p.wait, singleMemberWait)
 	}
 	return max(p.wait, firstWait)
 }
@@ -47,9 +47,9 @@ func (p *Patience) Learn(took time.Duration, answered bool) {
 	silent := !answered && took >= p.Limit() // an early error is no evidence of a slow etcd
 	switch {
 	case answered:
-		p.wait = min(roomForSlow*took, p.Longest)
+		p.wait = min(slowFactor*took, p.Longest)
 	case silent && p.missed:
-		p.wait = min(growthOfWait*p.Limit(), p.Longest)
+		p.wait = min(waitGrowth*p.Limit(), p.Longest)
 	}
 	p.missed = silent
 }

@@ -15,20 +15,20 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
-// shaker does the TLS handshake with the current configuration, and records why the last one
+// handshaker does the TLS handshake with the current configuration, and records why the last one
 // failed: a call returns only that its deadline has passed.
-type shaker struct {
+type handshaker struct {
 	credentials.TransportCredentials
 	config func() *tls.Config
 	why    *lastRefusal
 }
 
-func newShaker(config func() *tls.Config, why *lastRefusal) *shaker {
-	return &shaker{TransportCredentials: credentials.NewTLS(config()), config: config, why: why}
+func newHandshaker(config func() *tls.Config, why *lastRefusal) *handshaker {
+	return &handshaker{TransportCredentials: credentials.NewTLS(config()), config: config, why: why}
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (s *shaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (s *handshaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	nc, info, err := credentials.NewTLS(s.config().Clone()).ClientHandshake(ctx, authority, raw)
 	if err != nil {
 		if _, _, ok := certs.Refused(err); !ok && isPlain(ctx, raw.RemoteAddr().String()) {
@@ -37,13 +37,13 @@ func (s *shaker) ClientHandshake(ctx context.Context, authority string, raw net.
 		s.why.set(authority, err)
 		return nc, info, err
 	}
-	return &watched{Conn: nc, authority: authority, why: s.why}, info, nil
+	return &firstReadConn{Conn: nc, authority: authority, why: s.why}, info, nil
 }
 
 // isPlain reports whether the server at an address speaks HTTP/2 without TLS. An etcd without TLS
 // closes a connection that starts with a handshake, without an answer.
 func isPlain(ctx context.Context, address string) bool {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, diagnoseTimeout)
 	defer cancel()
 	nc, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -61,27 +61,27 @@ func isPlain(ctx context.Context, address string) bool {
 }
 
 // Clone implements credentials.TransportCredentials.
-func (s *shaker) Clone() credentials.TransportCredentials {
-	return &shaker{TransportCredentials: s.TransportCredentials.Clone(), config: s.config, why: s.why}
+func (s *handshaker) Clone() credentials.TransportCredentials {
+	return &handshaker{TransportCredentials: s.TransportCredentials.Clone(), config: s.config, why: s.why}
 }
 
-// watched is a connection whose first read may fail because the server refuses our certificate: in
+// firstReadConn is a connection whose first read may fail because the server refuses our certificate: in
 // TLS 1.3 the client's handshake ends before the server has checked it.
-type watched struct {
+type firstReadConn struct {
 	net.Conn
 	authority string
 	why       *lastRefusal
-	said      bool // data was read; used by the reading goroutine only
+	hasRead   bool // data was read; used by the reading goroutine only
 }
 
 // Read implements net.Conn.
-func (w *watched) Read(p []byte) (int, error) {
+func (w *firstReadConn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	switch {
-	case n > 0 && !w.said:
-		w.said = true
+	case n > 0 && !w.hasRead:
+		w.hasRead = true
 		w.why.text.Store(nil)
-	case err != nil && !w.said:
+	case err != nil && !w.hasRead:
 		w.why.set(w.authority, err)
 	}
 	return n, err

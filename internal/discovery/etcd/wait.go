@@ -74,7 +74,7 @@ func Retry(ctx context.Context, log logrus.FieldLogger, ended string, follow fun
 		if ctx.Err() != nil {
 			return
 		}
-		if tries++; time.Since(start) > GoodTime {
+		if tries++; time.Since(start) > BackoffReset {
 			tries = 0
 		}
 		log.WithField("error", err).Debug(ended)
@@ -92,6 +92,6 @@ func BackOff(ctx context.Context, tries int) bool {
 const (
 	backoffBase = 100 * time.Millisecond
 	backoffCap  = 3 * time.Second
-	// GoodTime is how long a watch must last for the backoff to start over.
-	GoodTime = 30 * time.Second
+	// BackoffReset is how long a watch must last for the backoff to start over.
+	BackoffReset = 30 * time.Second
 )

@@ -39,7 +39,7 @@ func (r *Registrar) claims(ctx context.Context, rec instance.Record) ([]claim, e
 		}
 		claims[i] = claim{key: k, value: value}
 	}
-	all, err := etcd.LookAll(ctx, r.cli, r.o.Layout, keys, r.fails == 0)
+	all, err := etcd.FindAll(ctx, r.cli, r.o.Layout, keys, r.fails == 0)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// followOverride signals r.look whenever the operator's intent for a key changes, until ctx
+// followOverride signals r.withDiagnosis whenever the operator's intent for a key changes, until ctx
 // ends, so that an agent reacts to a removal, and to its end, at once. hold also reads the key at
 // least once in a TTL, so a watch that hangs only delays the reaction.
 func (r *Registrar) followOverride(ctx context.Context, k instance.Key) {
@@ -26,7 +26,7 @@ func (r *Registrar) watchOverride(ctx context.Context, k instance.Key) error {
 		if err := resp.Err(); err != nil {
 			return err
 		}
-		etcd.Signal(r.look)
+		etcd.Signal(r.overrideChanged)
 	}
 	return fmt.Errorf("the watch was closed: %w", context.Cause(ctx))
 }

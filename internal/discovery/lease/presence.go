@@ -149,7 +149,7 @@ func (p *Presence) hold(ctx context.Context) {
 	for {
 		applied, id := p.o.Applied(), p.keeper.state().id // before the report, which must not be older
 		report := p.o.Report().settled(&published)
-		if id == 0 || id != under || applied != written || !report.alike(&published) || time.Since(at) > p.o.TTL {
+		if id == 0 || id != under || applied != written || !report.equalExceptNumbers(&published) || time.Since(at) > p.o.TTL {
 			lease, err := p.write(ctx, applied, report, started, !failed)
 			switch {
 			case ctx.Err() != nil:
@@ -169,7 +169,7 @@ func (p *Presence) hold(ctx context.Context) {
 	}
 }
 
-func numberless(s string) string {
+func withoutDigits(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
 			return -1
@@ -192,7 +192,7 @@ func (p *Presence) put(ctx context.Context, key, value string, id clientv3.Lease
 	return err
 }
 
-func (p *Presence) write(ctx context.Context, applied int64, report Report, started time.Time, look bool) (clientv3.LeaseID, error) {
+func (p *Presence) write(ctx context.Context, applied int64, report Report, started time.Time, withDiagnosis bool) (clientv3.LeaseID, error) {
 	value, _ := json.Marshal(ProxyPresence{ // not schema.Encode: a report may be larger than a record
 		V: 1, ID: p.o.ID, Address: p.o.Address, AdminURL: p.o.AdminURL, Version: p.o.Version, Applied: applied, StartedAt: &started,
 		Connector: p.o.Connector, Documents: schema.Folders(), Report: report,
@@ -206,7 +206,7 @@ func (p *Presence) write(ctx context.Context, applied int64, report Report, star
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return 0, fmt.Errorf("write presence: %w", err)
 	case err != nil:
-		return 0, etcd.Explain(ctx, p.cli, "write presence", err, look)
+		return 0, etcd.Explain(ctx, p.cli, "write presence", err, withDiagnosis)
 	}
 	return id, nil
 }

@@ -70,13 +70,13 @@ func NewRefusedWriter(cli *clientv3.Client, l schema.Layout, id string, ttl time
 // about to be. Then it waits for its goroutines, and deletes the key.
 func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
 	stop := background.Start(ctx, w.keeper.run)
-	sleep.Every(ctx, refusedPoll, func(now time.Time) { w.look(ctx, ask(), now) })
+	sleep.Every(ctx, refusedPoll, func(now time.Time) { w.update(ctx, ask(), now) })
 	stop()
 	w.take(context.WithoutCancel(ctx))
 }
 
-// look updates the published reason in etcd.
-func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time) {
+// update updates the published reason in etcd.
+func (w *RefusedWriter) update(ctx context.Context, a *RefusedAgent, now time.Time) {
 	if a == nil {
 		w.since = time.Time{}
 		w.take(ctx)

@@ -22,12 +22,12 @@ import (
 // only keys that are provably its own, and renews the same lease until etcd reports it as lost. It
 // restores a key that was deleted without an operator's removal. No error of etcd stops it.
 type Registrar struct {
-	cli    *clientv3.Client
-	o      RegistrarOptions
-	log    logrus.FieldLogger
-	keeper *leaseKeeper
-	wanted chan struct{} // a record was Set; capacity one
-	look   chan struct{} // an override may have changed; capacity one
+	cli             *clientv3.Client
+	o               RegistrarOptions
+	log             logrus.FieldLogger
+	keeper          *leaseKeeper
+	wanted          chan struct{} // a record was Set; capacity one
+	overrideChanged chan struct{} // an override may have changed; capacity one
 
 	// Used by the goroutine of hold only.
 	held   bool           // this process has registered before
@@ -49,11 +49,11 @@ func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
 	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
 	return &Registrar{
 		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log).WithField("instance", o.Key.String()),
-		keeper: newLeaseKeeper(cli, o.TTL),
-		wanted: make(chan struct{}, 1),
-		look:   make(chan struct{}, 1),
-		leases: make(map[int64]bool),
-		status: Status{Phase: Idle},
+		keeper:          newLeaseKeeper(cli, o.TTL),
+		wanted:          make(chan struct{}, 1),
+		overrideChanged: make(chan struct{}, 1),
+		leases:          make(map[int64]bool),
+		status:          Status{Phase: Idle},
 	}
 }
 
@@ -142,7 +142,7 @@ func (r *Registrar) hold(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.wanted:
-		case <-r.look:
+		case <-r.overrideChanged:
 		case <-next.C:
 		case <-r.keeper.changed:
 			if r.leaseChanged(next) {

@@ -118,9 +118,9 @@ func learnedReport(in *instance.Instance) (r InstanceReport) {
 	return r
 }
 
-// alike reports whether two entries are equal except for numbers.
-func (r InstanceReport) alike(o InstanceReport) bool {
-	return r.View == o.View && numberless(r.Reason) == numberless(o.Reason) && r.Version == o.Version &&
+// equalExceptNumbers reports whether two entries are equal except for numbers.
+func (r InstanceReport) equalExceptNumbers(o InstanceReport) bool {
+	return r.View == o.View && withoutDigits(r.Reason) == withoutDigits(o.Reason) && r.Version == o.Version &&
 		r.ModelsLeftOut == o.ModelsLeftOut && slices.Equal(r.Models, o.Models)
 }
 
@@ -128,7 +128,7 @@ func (r InstanceReport) alike(o InstanceReport) bool {
 // them in numbers only, such as seconds of silence. So an idle fleet writes nothing to etcd.
 func (r Report) settled(published *Report) Report {
 	for k, is := range r.Instances {
-		if was, ok := published.Instances[k]; ok && is.alike(was) {
+		if was, ok := published.Instances[k]; ok && is.equalExceptNumbers(was) {
 			r.Instances[k] = was
 		}
 	}
@@ -138,12 +138,12 @@ func (r Report) settled(published *Report) Report {
 // isNotServing reports whether a notice says that the proxy serves nothing.
 func isNotServing(text string) bool { return strings.HasSuffix(text, instance.NothingServed) }
 
-// alike reports whether two reports are equal except for numbers. Those in notices grow with every
+// equalExceptNumbers reports whether two reports are equal except for numbers. Those in notices grow with every
 // request; the published ones are at most a TTL old.
-func (r *Report) alike(o *Report) bool {
-	same := func(a, b string) bool { return numberless(a) == numberless(b) }
+func (r *Report) equalExceptNumbers(o *Report) bool {
+	same := func(a, b string) bool { return withoutDigits(a) == withoutDigits(b) }
 	return maps.Equal(r.Unverified, o.Unverified) && slices.EqualFunc(r.Notices, o.Notices, same) && same(r.NotServing, o.NotServing) &&
-		r.LeftOut == o.LeftOut && slices.Equal(r.Kept, o.Kept) && maps.EqualFunc(r.Instances, o.Instances, InstanceReport.alike)
+		r.LeftOut == o.LeftOut && slices.Equal(r.Kept, o.Kept) && maps.EqualFunc(r.Instances, o.Instances, InstanceReport.equalExceptNumbers)
 }
 
 // Seen returns a snapshot of the records in etcd as the proxies see the instances: with their
@@ -227,7 +227,7 @@ type objections []objection
 // differ in numbers only, such as durations, it returns the first.
 func (by objections) reasons() string {
 	reasons, who := instance.Reporters(len(by), func(i int) (string, []string) {
-		first := slices.IndexFunc(by, func(o objection) bool { return numberless(o.reason) == numberless(by[i].reason) })
+		first := slices.IndexFunc(by, func(o objection) bool { return withoutDigits(o.reason) == withoutDigits(by[i].reason) })
 		return by[i].proxy, []string{by[first].reason}
 	})
 	var parts []string

@@ -91,7 +91,7 @@ func DecodeRecord(k instance.Key, value []byte) (rec instance.Record, bare bool,
 	if err := FillRecord(k, &rec); err != nil {
 		return instance.Record{}, false, err
 	}
-	shareWords(&rec)
+	internStrings(&rec)
 	return rec, bare, nil
 }
 
@@ -190,10 +190,10 @@ func FillRecord(k instance.Key, rec *instance.Record) error {
 	return checkRecord(rec)
 }
 
-// shareWords interns the strings that many records have in common. A thousand instances have few
+// internStrings interns the strings that many records have in common. A thousand instances have few
 // distinct ones, and the garbage collector visits every live string. The record must not be shared
 // yet.
-func shareWords(rec *instance.Record) {
+func internStrings(rec *instance.Record) {
 	words := []*string{
 		&rec.Scheme, (*string)(&rec.State), &rec.Cause, &rec.Connector, &rec.KVRole, &rec.TransferMode, &rec.Transfer, &rec.Version, &rec.Source,
 	}

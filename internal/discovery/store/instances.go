@@ -78,11 +78,11 @@ func (s *Instances) add(ctx context.Context, k instance.Key, reason string, outc
 	if err != nil {
 		return "", err
 	}
-	return together(outcomes), nil
+	return combineOutcomes(outcomes), nil
 }
 
-// together returns the outcome of an add of several memberships: AlreadyThere if all were.
-func together(outcomes map[instance.Key]AddOutcome) AddOutcome {
+// combineOutcomes returns the outcome of an add of several memberships: AlreadyThere if all were.
+func combineOutcomes(outcomes map[instance.Key]AddOutcome) AddOutcome {
 	for _, o := range outcomes {
 		if o != AlreadyThere {
 			return o

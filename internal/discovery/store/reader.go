@@ -160,7 +160,7 @@ func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 	}
 	var kvs []*mvccpb.KeyValue
 	for _, k := range keys { // one at a time: a transaction holds 128 operations
-		all, err := etcd.LookAll(ctx, r.cli, r.layout, []instance.Key{k}, true)
+		all, err := etcd.FindAll(ctx, r.cli, r.layout, []instance.Key{k}, true)
 		if err != nil {
 			return nil, err
 		}

@@ -78,7 +78,7 @@ func (s *Intents) SetRole(ctx context.Context, address string, role instance.Rol
 			return plan{}, fmt.Errorf("%w: an operator has set the role of %s", ErrIntent, k.Address)
 		case f.Record == nil && role != instance.Both:
 			return plan{}, fmt.Errorf("%w: %s is not registered", ErrIntent, k)
-		case k.Role == role && weightless(k, f, o):
+		case k.Role == role && hasZeroWeight(k, f, o):
 			return plan{}, fmt.Errorf("%w: %s has weight 0 and would get no requests; change its weight first", ErrIntent, k)
 		case leaves:
 			p, err = s.leave(ctx, k, f, o, role, w)
@@ -128,8 +128,8 @@ func (s *Intents) serve(ctx context.Context, k instance.Key, f *etcd.Found, o sc
 	return s.lifted(ctx, k, o, w.Reason, "role "+string(instance.Both))
 }
 
-// weightless reports whether the weight of an instance is 0.
-func weightless(k instance.Key, f *etcd.Found, o schema.Override) bool {
+// hasZeroWeight reports whether the weight of an instance is 0.
+func hasZeroWeight(k instance.Key, f *etcd.Found, o schema.Override) bool {
 	if o.Weight == nil && f.Record != nil {
 		rec, _, _ := schema.DecodeRecord(k, f.Record.Value)
 		o.Weight = rec.Weight

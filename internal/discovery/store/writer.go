@@ -183,7 +183,7 @@ func (w *writer) change(ctx context.Context, k instance.Key, why string, decide 
 // the plans in one transaction. It returns the revision like retry.
 func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) (int64, error) {
 	return w.retry(ctx, k, why, func(ctx context.Context) (plan, error) {
-		all, err := etcd.LookAll(ctx, w.cli, w.layout, k.Each(), true)
+		all, err := etcd.FindAll(ctx, w.cli, w.layout, k.Each(), true)
 		if err != nil {
 			return plan{}, err
 		}

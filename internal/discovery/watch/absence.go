@@ -32,9 +32,9 @@ type absence struct {
 type absenceKind int
 
 const (
-	// asking: the key was deleted, and a query of its lease is under way. Until the answer the
+	// leaseQueried: the key was deleted, and a query of its lease is under way. Until the answer the
 	// instance is shown as before.
-	asking absenceKind = iota + 1
+	leaseQueried absenceKind = iota + 1
 	// orphaned: the lease was lost; the instance is used while it answers.
 	orphaned
 	// kept: a store that replaced the former one does not have the key. The entry stays
@@ -50,9 +50,9 @@ const (
 // The kinds are the states of a state machine. Each event below returns the next state, or drops
 // the entry; nothing else changes an absence:
 //
-//	key lost          → asking, orphaned or kept, or dropped   (onKeyLost)
+//	key lost          → leaseQueried, orphaned or kept, or dropped   (onKeyLost)
 //	lease queried     → orphaned, or dropped                   (onLeaseAnswer)
-//	another store     → asking becomes orphaned                (onStoreReplaced)
+//	another store     → leaseQueried becomes orphaned           (onStoreReplaced)
 //	a probe ends      → proven or not                          (onProbe)
 //	time passes       → dropped                                (ends)
 //	suspension ends   → probes and grace count again from 0    (onResume)
@@ -117,7 +117,7 @@ func (e *entry) onKeyLost(l loss) *absence {
 	case l.replaced, !a.proven:
 		a.kind = orphaned
 	default:
-		a.kind = asking
+		a.kind = leaseQueried
 	}
 	a.proven = a.proven && l.verified
 	return a
@@ -148,7 +148,7 @@ func (a absence) onLeaseAnswer(alive, massLoss bool) *absence {
 // of the lease.
 func (a absence) onStoreReplaced() *absence {
 	a.lostAt = 0
-	if a.kind == asking {
+	if a.kind == leaseQueried {
 		a.kind = orphaned
 	}
 	return &a
@@ -192,8 +192,8 @@ func (a absence) onProbe(is outcome, alternative bool, now time.Time) *absence {
 	return &a
 }
 
-// surrounding holds the facts outside of an absence that decide whether it ends.
-type surrounding struct {
+// endConditions holds the facts outside of an absence that decide whether it ends.
+type endConditions struct {
 	removed     bool // an operator's removal exists
 	followed    bool // etcd is being followed, so that its answers count
 	quorum      bool // most of its role is registered
@@ -205,7 +205,7 @@ type surrounding struct {
 
 // ends returns why an absent instance is dropped now; "" if it stays. While etcd is not followed,
 // none is dropped: one that fails its probes is only not picked.
-func (a *absence) ends(s surrounding) string {
+func (a *absence) ends(s endConditions) string {
 	grace := s.now.Sub(a.since) >= s.grace
 	switch {
 	case s.removed:
@@ -250,11 +250,11 @@ func (a *absence) reason(pickable bool) string {
 }
 
 // probed reports whether the instance is probed.
-func (a *absence) probed() bool { return a.kind == orphaned || (!a.proven && a.kind != asking) }
+func (a *absence) probed() bool { return a.kind == orphaned || (!a.proven && a.kind != leaseQueried) }
 
 // show adds the view and the reason of an absence to an instance without another problem.
 func (a *absence) show(in *instance.Instance, pickable bool, say func(string, ...any)) {
-	if a.kind == asking {
+	if a.kind == leaseQueried {
 		return
 	}
 	if in.View == "" {
@@ -271,7 +271,7 @@ func (a *absence) show(in *instance.Instance, pickable bool, say func(string, ..
 // census counts the records of one role.
 type census struct {
 	present int // etcd holds them
-	absent  int // asking or orphaned
+	absent  int // leaseQueried or orphaned
 	other   int // kept, loaded or unwritten
 }
 

@@ -31,17 +31,17 @@ func TestAbsenceBegins(t *testing.T) {
 		l    loss
 		want absenceKind
 	}{
-		"a lease may have ended":             {leased, loss{}, asking},
+		"a lease may have ended":             {leased, loss{}, leaseQueried},
 		"another store has no leases":        {leased, loss{replaced: true}, orphaned},
 		"from the disk, not proven":          {unproven, loss{}, orphaned},
 		"from the disk, and etcd is trusted": {unproven, loss{unused: true}, goes},
 		"rejected":                           {leased, loss{unused: true}, goes},
-		"slow":                               {state(instance.Down, instance.CauseSlow), loss{}, asking},
-		"starting":                           {state(instance.Starting, ""), loss{}, asking},
+		"slow":                               {state(instance.Down, instance.CauseSlow), loss{}, leaseQueried},
+		"starting":                           {state(instance.Starting, ""), loss{}, leaseQueried},
 		"draining":                           {state(instance.Draining, ""), loss{}, goes},
-		"draining, after a stall":            {state(instance.Draining, ""), loss{doubtful: true}, asking},
+		"draining, after a stall":            {state(instance.Draining, ""), loss{doubtful: true}, leaseQueried},
 		"down":                               {state(instance.Down, ""), loss{}, goes},
-		"down, after a stall":                {state(instance.Down, ""), loss{doubtful: true}, asking},
+		"down, after a stall":                {state(instance.Down, ""), loss{doubtful: true}, leaseQueried},
 		"removed, after a stall":             {leased, loss{removed: true, doubtful: true}, goes},
 		"an operator removed it":             {leased, loss{removed: true}, goes},
 		"its value is bad":                   {record(func(e *entry) { e.good = false }), loss{}, goes},
@@ -89,12 +89,12 @@ func TestAbsenceGoesOn(t *testing.T) {
 		{true, true, &absence{kind: orphaned, lostAt: 9, proven: true, held: true}},
 		{true, false, nil},
 	} {
-		got := absence{kind: asking, lostAt: 9, proven: true}.onLeaseAnswer(tc.alive, tc.massLoss)
+		got := absence{kind: leaseQueried, lostAt: 9, proven: true}.onLeaseAnswer(tc.alive, tc.massLoss)
 		if (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
 			t.Errorf("lease alive %t, mass loss %t: %+v, want %+v", tc.alive, tc.massLoss, got, tc.want)
 		}
 	}
-	for kind, want := range map[absenceKind]absenceKind{asking: orphaned, orphaned: orphaned, kept: kept, loaded: loaded} {
+	for kind, want := range map[absenceKind]absenceKind{leaseQueried: orphaned, orphaned: orphaned, kept: kept, loaded: loaded} {
 		if got := (absence{kind: kind, lostAt: 9}).onStoreReplaced(); got.kind != want || got.lostAt != 0 {
 			t.Errorf("kind %d in another store: %+v", kind, got)
 		}
@@ -124,27 +124,27 @@ func TestAbsenceGoesOn(t *testing.T) {
 func TestAbsenceEnds(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	for _, kind := range []absenceKind{asking, orphaned, kept, loaded} {
+	for _, kind := range []absenceKind{leaseQueried, orphaned, kept, loaded} {
 		for name, tc := range map[string]struct {
 			failed, silent int
-			change         func(*surrounding)
+			change         func(*endConditions)
 			age            time.Duration // of the absence; the grace is a minute
 			goes           bool          // whether an orphan is dropped
 			all            bool          // whether every kind is dropped
 		}{
-			"removed":                   {change: func(s *surrounding) { *s = surrounding{removed: true} }, goes: true, all: true},
+			"removed":                   {change: func(s *endConditions) { *s = endConditions{removed: true} }, goes: true, all: true},
 			"grace is over":             {age: time.Minute, goes: true},
 			"grace is not over":         {age: time.Minute - 1},
-			"no quorum":                 {age: time.Minute, change: func(s *surrounding) { s.quorum = false }},
-			"no quorum, of no use":      {age: time.Minute, change: func(s *surrounding) { s.quorum, s.pickable = false, false }, goes: true},
-			"it fails":                  {failed: orphanFailures, change: func(s *surrounding) { s.quorum, s.alternative = false, false }, goes: true},
+			"no quorum":                 {age: time.Minute, change: func(s *endConditions) { s.quorum = false }},
+			"no quorum, of no use":      {age: time.Minute, change: func(s *endConditions) { s.quorum, s.pickable = false, false }, goes: true},
+			"it fails":                  {failed: orphanFailures, change: func(s *endConditions) { s.quorum, s.alternative = false, false }, goes: true},
 			"it fails once":             {failed: orphanFailures - 1},
 			"it is silent":              {silent: orphanFailures, goes: true},
-			"it is silent, as all are":  {silent: orphanFailures, change: func(s *surrounding) { s.quorum, s.alternative = false, false }},
-			"it is silent for a minute": {silent: orphanFailures, age: time.Minute, change: func(s *surrounding) { s.quorum, s.alternative = false, false }, goes: true},
-			"etcd is not there":         {failed: orphanFailures, silent: orphanFailures, age: time.Hour, change: func(s *surrounding) { s.followed = false }},
+			"it is silent, as all are":  {silent: orphanFailures, change: func(s *endConditions) { s.quorum, s.alternative = false, false }},
+			"it is silent for a minute": {silent: orphanFailures, age: time.Minute, change: func(s *endConditions) { s.quorum, s.alternative = false, false }, goes: true},
+			"etcd is not there":         {failed: orphanFailures, silent: orphanFailures, age: time.Hour, change: func(s *endConditions) { s.followed = false }},
 		} {
-			s := surrounding{followed: true, quorum: true, alternative: true, pickable: true, now: now, grace: time.Minute}
+			s := endConditions{followed: true, quorum: true, alternative: true, pickable: true, now: now, grace: time.Minute}
 			if tc.change != nil {
 				tc.change(&s)
 			}

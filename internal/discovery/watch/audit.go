@@ -43,7 +43,7 @@ func (w *Watcher) audit(ctx context.Context) {
 const (
 	// doubtPause is the time from an audit that found a difference to the next. By then a healthy
 	// watch has sent a progress notification. After two such pauses, a hung watch has been silent
-	// for stillFor.
+	// for stallTimeout.
 	doubtPause = 1200 * time.Millisecond
 	// earlyAudits bounds the early audits in a row: a membership that changes all the time
 	// differs at each audit.
@@ -60,14 +60,14 @@ type suspicion struct {
 	at       time.Time             // of the audit
 }
 
-// apart is the least time between an audit and the one that confirms it. etcd before
+// minConfirmDelay is the least time between an audit and the one that confirms it. etcd before
 // 3.4.25 and 3.5.8 may report that a watch has reached a revision while events up to
 // it are still under way (etcd-io/etcd#15220).
-const apart = 300 * time.Millisecond
+const minConfirmDelay = 300 * time.Millisecond
 
-// stillFor is the time without any progress after which a watch that differs from the audits
+// stallTimeout is the time without any progress after which a watch that differs from the audits
 // counts as silent.
-const stillFor = 2 * time.Second
+const stallTimeout = 2 * time.Second
 
 // audited applies the outcome of an audit, which lists keys only, and reports whether the next one
 // must confirm a difference. A difference in two audits in a row is drift if the watch has passed
@@ -91,7 +91,7 @@ func (c *contact) audited(a *etcd.Listing, err error) (differs bool) {
 	if len(now.keys) == 0 {
 		return false
 	}
-	if was != nil && time.Since(was.at) < apart {
+	if was != nil && time.Since(was.at) < minConfirmDelay {
 		c.suspicion = was
 		if was.watch != now.watch {
 			was.still = now.still
@@ -101,11 +101,11 @@ func (c *contact) audited(a *etcd.Listing, err error) (differs bool) {
 	if was != nil && was.watch == now.watch {
 		now.still = was.still
 	}
-	if was != nil && (now.watch >= was.revision || time.Since(now.still) >= stillFor) {
+	if was != nil && (now.watch >= was.revision || time.Since(now.still) >= stallTimeout) {
 		for n, mod := range was.keys {
 			// A key that changes all the time differs at each audit. It is drift only if the change
 			// that the earlier audit found was not delivered.
-			if again, ok := now.keys[n]; ok && (again == mod || c.behind(n, mod)) {
+			if again, ok := now.keys[n]; ok && (again == mod || c.isOutdated(n, mod)) {
 				c.w.log.WithField("key", n.Text()).Warn("the watch missed a change of this key: reading everything again")
 				c.w.note(func(s *Status) { s.Drift++ })
 				c.w.Relist(relistDrift)
@@ -118,9 +118,9 @@ func (c *contact) audited(a *etcd.Listing, err error) (differs bool) {
 	return true
 }
 
-// behind reports whether the table holds a key as it was before revision mod. It returns false
+// isOutdated reports whether the table holds a key as it was before revision mod. It returns false
 // for a key that the table lacks, which may have been added and deleted since.
-func (c *contact) behind(n schema.Name, mod int64) bool {
+func (c *contact) isOutdated(n schema.Name, mod int64) bool {
 	e := c.table.entries[n]
 	return e != nil && e.absent == nil && e.mod < mod
 }

@@ -69,8 +69,8 @@ func BenchmarkChange(b *testing.B) {
 				kv := benchKV(int(mod*7)%n, mod)
 				o.benchEvent(mvccpb.Event_DELETE, kv)
 				o.publish(b.Context())
-				q := o.questions[0]
-				o.questions, q.alive = nil, true
+				q := o.leaseQueries[0]
+				o.leaseQueries, q.alive = nil, true
 				o.leaseKnown(q)
 				o.publish(b.Context())
 				mod++

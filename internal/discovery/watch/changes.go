@@ -36,6 +36,6 @@ func (t *table) changed(e *entry) {
 	}
 }
 
-// cameOrWent records that an entry was added or removed. Each such change is saved soon: a proxy
+// membershipChanged records that an entry was added or removed. Each such change is saved soon: a proxy
 // that is killed and starts without etcd knows only the file.
-func (t *table) cameOrWent(e *entry) { t.unsaved = t.unsaved || e.saved() }
+func (t *table) membershipChanged(e *entry) { t.unsaved = t.unsaved || e.saved() }

@@ -167,7 +167,7 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 	// list without most of the static instances does not count as their removal.
 	if c.schema == 0 {
 		for _, role := range instance.Roles() {
-			if c.missing(l)[role].statics.heavy() {
+			if c.missing(l)[role].statics.isMassLoss() {
 				return "most static instances are missing, and nothing proves that it is the same store"
 			}
 		}
@@ -178,8 +178,8 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 // share is a number of missing keys out of a total.
 type share struct{ lost, all int }
 
-// heavy reports whether the missing part suggests an accident, like census.massLoss.
-func (s share) heavy() bool { return s.lost >= 2 && 3*s.lost > s.all }
+// isMassLoss reports whether the missing part suggests an accident, like census.massLoss.
+func (s share) isMassLoss() bool { return s.lost >= 2 && 3*s.lost > s.all }
 
 // missing counts the good records of a role that a list lacks.
 type missing struct{ statics, leased share }

@@ -73,7 +73,7 @@ func (w *Watcher) follow(ctx context.Context) {
 		if !w.send(ctx, func(o *owner) { o.watchEnded(end) }) {
 			return
 		}
-		if time.Since(start) > etcd.GoodTime {
+		if time.Since(start) > etcd.BackoffReset {
 			tries = 0
 		}
 		if end.reason == endAsked {
@@ -87,13 +87,13 @@ func (w *Watcher) follow(ctx context.Context) {
 }
 
 // list reads the membership, and notes how long that took.
-func (w *Watcher) list(ctx context.Context, p *etcd.Patience, look bool, opts ...clientv3.OpOption) (etcd.Listing, error) {
+func (w *Watcher) list(ctx context.Context, p *etcd.Patience, withDiagnosis bool, opts ...clientv3.OpOption) (etcd.Listing, error) {
 	// Both are read before the list is requested: it must not be older.
-	before, asked := w.seen.Load(), w.suspension.asked.Load()
+	before, asked := w.seen.Load(), w.suspension.requested.Load()
 	start := time.Now()
-	got, err := etcd.List(ctx, p.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, look, opts...)
+	got, err := etcd.List(ctx, p.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, withDiagnosis, opts...)
 	p.Learn(time.Since(start), err == nil)
-	got.Before, got.Asked = before, asked
+	got.Before, got.Requested = before, asked
 	return got, err
 }
 

@@ -170,8 +170,8 @@ func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
 			if !slices.Equal(asked, c.asked) {
 				t.Errorf("asked for %v, want %v", asked, c.asked)
 			}
-			if len(r.questions) > 0 {
-				t.Errorf("questions are left: %+v", r.questions)
+			if len(r.leaseQueries) > 0 {
+				t.Errorf("questions are left: %+v", r.leaseQueries)
 			}
 			r.publish(t.Context())
 			for name, key := range leaseRigKeys {

@@ -17,11 +17,11 @@ import (
 type lost struct {
 	*contact
 
-	foreign    bool                   // the list that is being loaded is of another store than before
-	heavy      map[instance.Role]bool // roles of which a suspiciously large part is missing in it
-	questions  []leaseQuestion        // not sent yet
-	order      int64                  // revision of the last order that was seen
-	writeBacks []Kept                 // to be written back
+	foreign      bool                   // the list that is being loaded is of another store than before
+	massLoss     map[instance.Role]bool // roles of which a suspiciously large part is missing in it
+	leaseQueries []leaseQuery           // not sent yet
+	order        int64                  // revision of the last order that was seen
+	writeBacks   []Kept                 // to be written back
 }
 
 // removed reports whether an operator's removal exists, in etcd or kept from before.
@@ -37,8 +37,8 @@ func (l *lost) onKeyLost(e *entry, lostAt int64) *absence {
 		lostAt: lostAt, at: time.Now(), probing: l.w.o.Prober != nil, replaced: l.foreign,
 		removed: l.removed(e.Key), unused: l.unused(e), verified: e.in != nil && e.in.Verified, doubtful: l.doubtful(),
 	})
-	if a != nil && a.kind == asking {
-		l.questions = append(l.questions, leaseQuestion{name: e.Name, lostAt: a.lostAt, lease: e.leased})
+	if a != nil && a.kind == leaseQueried {
+		l.leaseQueries = append(l.leaseQueries, leaseQuery{name: e.Name, lostAt: a.lostAt, lease: e.leased})
 	}
 	if a == nil && l.foreign && e.good && (e.Kind == schema.KindPending || e.leased != 0 && !e.shown()) {
 		l.w.log.WithField("key", e.Text()).Warn("temporary entry of the former etcd dropped; set it again if it is still needed")
@@ -57,36 +57,36 @@ func (l *lost) logLeft(e *entry) {
 }
 
 // unused reports whether this proxy would not use an instance. One that is known from the disk
-// only, and has not answered, counts as used if the list is suspicious: foreign, or heavy for the
+// only, and has not answered, counts as used if the list is suspicious: foreign, or a mass loss of the
 // role.
 func (l *lost) unused(e *entry) bool {
 	if e.absent != nil && !e.absent.proven {
-		return !l.foreign && !l.heavy[e.Role]
+		return !l.foreign && !l.massLoss[e.Role]
 	}
 	return e.in != nil && (e.in.View == instance.Rejected || e.in.View == instance.Elsewhere)
 }
 
-// unanswered takes the questions about leases, answers those that the table can, and returns the
+// unanswered takes the queries of leases, answers those that the table can, and returns the
 // others. etcd deletes all keys of an ended lease in one revision, so a lease under which it still
 // holds a key exists. That is valid only for a table of whole revisions: after a response of etcd
 // has been applied, not within one.
-func (l *lost) unanswered() []leaseQuestion {
-	var open []leaseQuestion
-	for _, q := range l.questions {
+func (l *lost) unanswered() []leaseQuery {
+	var open []leaseQuery
+	for _, q := range l.leaseQueries {
 		if q.alive = l.table.leases[q.lease] > 0; q.alive {
 			l.leaseKnown(q)
 		} else {
 			open = append(open, q)
 		}
 	}
-	l.questions = nil
+	l.leaseQueries = nil
 	return open
 }
 
 // leaseKnown applies the answer to a question about a lease.
-func (l *lost) leaseKnown(q leaseQuestion) {
+func (l *lost) leaseKnown(q leaseQuery) {
 	e := l.table.entries[q.name]
-	if e == nil || e.absent == nil || e.absent.kind != asking || e.absent.lostAt != q.lostAt {
+	if e == nil || e.absent == nil || e.absent.kind != leaseQueried || e.absent.lostAt != q.lostAt {
 		return // it is back, or was lost again
 	}
 	if a := e.absent.onLeaseAnswer(q.alive, l.table.census[e.Role].massLoss()); a != nil {
@@ -147,7 +147,7 @@ func (l *lost) verdict(e *entry) string {
 	if e.Kind != schema.KindInstance || e.absent.kind == loaded {
 		return ""
 	}
-	return e.absent.ends(surrounding{
+	return e.absent.ends(endConditions{
 		removed: l.removed(e.Key), followed: l.live(), quorum: l.table.census[e.Role].quorum(), alternative: l.alternative(e),
 		pickable: e.pickable(), now: time.Now(), grace: l.w.o.OrphanGrace,
 	})
@@ -193,8 +193,8 @@ func (l *lost) sameEngine(e *entry, v *verify.Answer) bool {
 	return len(e.rec.Models) == 0 || slices.ContainsFunc(e.rec.Models, func(m string) bool { return slices.Contains(v.Facts.Models, m) })
 }
 
-// absentees sets the counts of absent entries in the status.
-func (l *lost) absentees(s *Status) {
+// countAbsent sets the counts of absent entries in the status.
+func (l *lost) countAbsent(s *Status) {
 	s.Orphans, s.Held, s.Kept = 0, 0, nil
 	for n, e := range l.table.absent {
 		switch e.absent.kind {
@@ -211,24 +211,24 @@ func (l *lost) absentees(s *Status) {
 }
 
 const (
-	// maxLeaseQuestions bounds the concurrent queries: ten thousand leases may end together.
-	maxLeaseQuestions = 16
+	// maxLeaseQueries bounds the concurrent queries: ten thousand leases may end together.
+	maxLeaseQueries = 16
 	// leaseTimeout bounds one query, including its wait in the queue. Without an
 	// answer the lease counts as lost, and the instance is probed.
 	leaseTimeout = 2 * time.Second
 )
 
-// leaseQuestion is a query whether a lease still exists. If it does, its key was deleted on
+// leaseQuery is a query whether a lease still exists. If it does, its key was deleted on
 // purpose.
-type leaseQuestion struct {
+type leaseQuery struct {
 	name   schema.Name
 	lostAt int64 // revision of the deletion, so that a late answer is ignored
 	lease  int64
 	alive  bool // the answer
 }
 
-// leaseLives reports whether etcd knows the lease. Without an answer in time, it returns false.
-func (w *Watcher) leaseLives(ctx context.Context, id clientv3.LeaseID) bool {
+// leaseAlive reports whether etcd knows the lease. Without an answer in time, it returns false.
+func (w *Watcher) leaseAlive(ctx context.Context, id clientv3.LeaseID) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	select {

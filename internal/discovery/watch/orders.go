@@ -16,13 +16,13 @@ import (
 
 // applyOrder executes an order once. believed is false for an order that came with
 // a store that is new to this process: it was written for another loss.
-func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
+func (l *lost) applyOrder(kv *mvccpb.KeyValue, trusted bool) {
 	if kv == nil || kv.ModRevision <= l.order {
 		return
 	}
 	l.order, l.table.unsaved = kv.ModRevision, true
 	var cmd schema.Order
-	if !believed {
+	if !trusted {
 		return
 	}
 	if err := json.Unmarshal(kv.Value, &cmd); err != nil {

@@ -36,7 +36,7 @@ type owner struct {
 	buildTime time.Duration
 	timer     *time.Timer // runs while a publication is delayed
 	logged    map[schema.Name]int64
-	asking    sync.WaitGroup
+	queries   sync.WaitGroup
 	orphans   int // at the last publication
 }
 
@@ -62,17 +62,17 @@ func newOwner(w *Watcher) *owner {
 	return o
 }
 
-// own applies messages and publishes snapshots. It blocks only on its inbox.
-func (w *Watcher) own(ctx context.Context) {
+// runOwner applies messages and publishes snapshots. It blocks only on its inbox.
+func (w *Watcher) runOwner(ctx context.Context) {
 	o := newOwner(w)
 	defer o.timer.Stop()
 	tick := time.NewTicker(min(time.Second, max(w.o.OrphanGrace/4, 10*time.Millisecond)))
 	defer tick.Stop()
 	defer o.ask.stop()
-	defer o.asking.Wait()
+	defer o.queries.Wait()
 	o.began = time.Now()
 	o.loadState()
-	o.sendQuestions(ctx)
+	o.sendLeaseQueries(ctx)
 	o.schedule(ctx)
 	for {
 		select {
@@ -90,23 +90,23 @@ func (w *Watcher) own(ctx context.Context) {
 			o.dropEnded()
 			o.announce()
 		}
-		o.sendQuestions(ctx)
+		o.sendLeaseQueries(ctx)
 		o.schedule(ctx)
 		o.state() // after the publication: a reader that sees Live finds the listed instances
 	}
 }
 
-// sendQuestions sends the questions about leases, and writes back the entries that an order
+// sendLeaseQueries sends the queries of leases, and writes back the entries that an order
 // restores.
-func (o *owner) sendQuestions(ctx context.Context) {
+func (o *owner) sendLeaseQueries(ctx context.Context) {
 	for _, q := range o.unanswered() {
-		o.asking.Go(func() {
-			q.alive = o.w.leaseLives(ctx, clientv3.LeaseID(q.lease))
+		o.queries.Go(func() {
+			q.alive = o.w.leaseAlive(ctx, clientv3.LeaseID(q.lease))
 			o.w.send(ctx, func(o *owner) { o.leaseKnown(q) })
 		})
 	}
 	if entries := o.writeBacks; len(entries) > 0 {
-		o.asking.Go(func() { o.w.writeBackAll(ctx, entries) })
+		o.queries.Go(func() { o.w.writeBackAll(ctx, entries) })
 		o.writeBacks = nil
 	}
 }
@@ -124,7 +124,7 @@ func (o *owner) listFailed(err error) {
 
 // load replaces the registered entries by a list.
 func (o *owner) load(l *etcd.Listing) {
-	if l.Asked > o.fresh { // it was requested because this process was suspended
+	if l.Requested > o.fresh { // it was requested because this process was suspended
 		o.doubt = time.Now()
 		for _, e := range o.table.absent {
 			e.absent = e.absent.onResume(o.doubt)
@@ -132,9 +132,9 @@ func (o *owner) load(l *etcd.Listing) {
 	}
 	why := o.otherStore(l)
 	o.foreign = why != ""
-	o.heavy = make(map[instance.Role]bool, 2)
+	o.massLoss = make(map[instance.Role]bool, 2)
 	for role, m := range o.missing(l) {
-		o.heavy[role] = m.leased.heavy()
+		o.massLoss[role] = m.leased.isMassLoss()
 	}
 	if o.foreign {
 		o.w.log.WithField("revision", l.Revision).Warn("etcd is another store than before: " + why +
@@ -157,7 +157,7 @@ func (o *owner) load(l *etcd.Listing) {
 	o.w.seen.Store(l.Revision)
 	o.reached, o.suspicion = l.Revision, nil
 	o.listFails, o.failures = 0, 0
-	o.fresh = l.Asked
+	o.fresh = l.Requested
 	o.addLocal()
 	o.noteContact()
 	o.dropEnded()

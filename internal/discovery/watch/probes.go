@@ -34,14 +34,14 @@ const (
 // target is one instance to probe.
 type target struct {
 	in *instance.Instance
-	// life changes whenever an earlier answer is no longer valid: the instance is then
+	// generation changes whenever an earlier answer is no longer valid: the instance is then
 	// probed immediately.
-	life    string
-	pending bool
-	model   string
-	rec     instance.Record // to write at promotion
-	drop    bool            // the instance has a record: only remove the pending add
-	sign    bool            // a liveness probe of a known instance; all of them share one rate
+	generation string
+	pending    bool
+	model      string
+	rec        instance.Record // to write at promotion
+	drop       bool            // the instance has a record: only remove the pending add
+	liveness   bool            // a liveness probe of a known instance; all of them share one rate
 }
 
 type targetKey struct {
@@ -52,13 +52,13 @@ type targetKey struct {
 // probeScheduler runs the goroutines that probe, one for each target, with a common bound
 // on the probes under way. Only the owner uses it.
 type probeScheduler struct {
-	w     *Watcher
-	table *table
-	facts *verify.Facts
-	slots chan struct{}
-	wg    sync.WaitGroup
-	run   map[targetKey]probing
-	signs atomic.Int64 // number of liveness probes in run
+	w              *Watcher
+	table          *table
+	facts          *verify.Facts
+	slots          chan struct{}
+	wg             sync.WaitGroup
+	run            map[targetKey]probing
+	livenessProbes atomic.Int64 // number of liveness probes in run
 }
 
 type probing struct {
@@ -92,13 +92,13 @@ func (a *probeScheduler) update(ctx context.Context, want map[targetKey]target) 
 	}
 	var begin []targetKey
 	for k, t := range want {
-		if r, ok := a.run[k]; ok && r.life == t.life {
+		if r, ok := a.run[k]; ok && r.generation == t.generation {
 			continue
 		}
 		a.end(k)
 		begin = append(begin, k)
-		if t.sign {
-			a.signs.Add(1) // for all, before the first loop reads it
+		if t.liveness {
+			a.livenessProbes.Add(1) // for all, before the first loop reads it
 		}
 	}
 	for _, k := range begin {
@@ -120,8 +120,8 @@ func (a *probeScheduler) end(k targetKey) {
 	}
 	r.cancel()
 	delete(a.run, k)
-	if r.sign {
-		a.signs.Add(-1)
+	if r.liveness {
+		a.livenessProbes.Add(-1)
 	}
 }
 
@@ -130,7 +130,7 @@ func (a *probeScheduler) end(k targetKey) {
 // change, which ends the context of the target before etcd has answered.
 func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 	// All leases may be lost at once, so the first probes are spread as well.
-	if n := a.signs.Load(); t.sign && n > 1 && !sleep.For(ctx, rand.N(time.Duration(n)*spread)) {
+	if n := a.livenessProbes.Load(); t.liveness && n > 1 && !sleep.For(ctx, rand.N(time.Duration(n)*spread)) {
 		return
 	}
 	for {
@@ -154,8 +154,8 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 		}
 		wait := a.w.o.WaitingInterval
 		switch {
-		case t.sign:
-			wait = max(wait, time.Duration(a.signs.Load())*spread)
+		case t.liveness:
+			wait = max(wait, time.Duration(a.livenessProbes.Load())*spread)
 		case slow:
 			wait *= mismatchFactor
 		}
@@ -175,16 +175,16 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (outcome messa
 		}
 		return nil, true
 	}
-	suspensions := a.w.suspension.asked.Load()
+	suspensions := a.w.suspension.requested.Load()
 	pctx, cancel := context.WithTimeout(ctx, a.w.o.ProbeTimeout)
 	facts, err := a.w.o.Prober.Probe(pctx, t.in)
 	silent := errors.Is(err, vllm.ErrTimeout) || err != nil && pctx.Err() != nil
 	cancel()
-	if err != nil && t.sign {
+	if err != nil && t.liveness {
 		// A deadline that passed while this process was suspended is no evidence, and neither is
 		// a probe that was not sent.
 		a.w.suspension.noticeGap(time.Now())
-		if errors.Is(err, vllm.ErrNotAsked) || suspensions != a.w.suspension.asked.Load() {
+		if errors.Is(err, vllm.ErrNotSent) || suspensions != a.w.suspension.requested.Load() {
 			return nil, false
 		}
 	}
@@ -252,10 +252,10 @@ func (a *probeScheduler) targets() map[targetKey]target {
 
 // target reports whether the instance of an entry is to be probed, and how.
 func (a *probeScheduler) target(e *entry) (target, bool) {
-	probe := func(kind string, sign bool) (target, bool) {
+	probe := func(kind string, liveness bool) (target, bool) {
 		return target{
-			in: e.instance(), model: a.w.o.Model, sign: sign, // without the facts of earlier probes
-			life: kind + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+			in: e.instance(), model: a.w.o.Model, liveness: liveness, // without the facts of earlier probes
+			generation: kind + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
 	}
 	switch {
@@ -284,9 +284,9 @@ func (a *probeScheduler) waiting(e *entry) (target, bool) {
 	t.model = cmp.Or(t.model, a.w.o.Model)
 	// An instance that is used although etcd does not hold it must still be added; while its
 	// lease is queried it counts as registered.
-	if r := a.table.find(schema.KindInstance, e.Key); r != nil && r.good && (r.absent == nil || r.absent.kind == asking) {
+	if r := a.table.find(schema.KindInstance, e.Key); r != nil && r.good && (r.absent == nil || r.absent.kind == leaseQueried) {
 		t.drop = true
 	}
-	t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
+	t.generation = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
 	return t, true
 }

@@ -52,7 +52,7 @@ func (o *owner) publish(ctx context.Context) {
 	o.w.note(func(s *Status) { // both at once: a reader that has seen one of them finds the other
 		old = o.w.snapshot.Swap(snap)
 		s.Revision, s.Applied, s.Rejected = o.table.revision, o.table.applied, rejected
-		o.absentees(s)
+		o.countAbsent(s)
 		orphans = s.Orphans
 	})
 	o.published = time.Now()

@@ -107,11 +107,11 @@ func (s *simulated) step(names []string) {
 		}
 	case n < 13: // etcd answers whether the lease of a lost key is valid
 		if s.rng.IntN(2) == 0 {
-			s.questions = s.unanswered()
+			s.leaseQueries = s.unanswered()
 		}
-		if len(s.questions) > 0 {
-			q := s.questions[0]
-			s.questions = s.questions[1:]
+		if len(s.leaseQueries) > 0 {
+			q := s.leaseQueries[0]
+			s.leaseQueries = s.leaseQueries[1:]
 			q.alive = s.rng.IntN(2) == 0
 			s.leaseKnown(q)
 		}
@@ -237,17 +237,17 @@ func (s *simulated) check(t *testing.T) {
 	// The running probes are those that targets returns for the whole table.
 	wanted, signs := map[targetKey]string{}, int64(0)
 	for k, target := range s.ask.targets() {
-		wanted[k] = target.life
-		if target.sign {
+		wanted[k] = target.generation
+		if target.liveness {
 			signs++
 		}
 	}
 	running := map[targetKey]string{}
 	for k, r := range s.ask.run {
-		running[k] = r.life
+		running[k] = r.generation
 	}
-	if !maps.Equal(running, wanted) || s.ask.signs.Load() != signs {
-		t.Fatalf("asked: %v (%d)\nwanted: %v (%d)", running, s.ask.signs.Load(), wanted, signs)
+	if !maps.Equal(running, wanted) || s.ask.livenessProbes.Load() != signs {
+		t.Fatalf("asked: %v (%d)\nwanted: %v (%d)", running, s.ask.livenessProbes.Load(), wanted, signs)
 	}
 	for k := range s.facts.Instances {
 		if s.table.find(schema.KindInstance, k) == nil {
@@ -317,7 +317,7 @@ func TestStateToSave(t *testing.T) {
 			if e.good && e.Kind != schema.KindPending {
 				d := disk.Entry{Key: e.Path(), Value: e.value, Create: e.create, Mod: e.mod, Version: e.version, Lease: e.leased}
 				if e.absent != nil {
-					d.Absent = map[absenceKind]string{orphaned: disk.Orphan, asking: disk.Orphan, kept: disk.Kept}[e.absent.kind]
+					d.Absent = map[absenceKind]string{orphaned: disk.Orphan, leaseQueried: disk.Orphan, kept: disk.Kept}[e.absent.kind]
 				}
 				want.Entries = append(want.Entries, d)
 			}

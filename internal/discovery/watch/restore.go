@@ -105,7 +105,7 @@ func (o *owner) stateToSave() *disk.State {
 		if e.absent != nil {
 			answers = answers || e.Kind == schema.KindInstance && e.absent.proven
 			switch e.absent.kind {
-			case orphaned, asking:
+			case orphaned, leaseQueried:
 				d.Absent = disk.Orphan
 			case kept:
 				d.Absent = disk.Kept

@@ -33,10 +33,10 @@ const resumeLag = 2 * time.Second
 
 // gate blocks picks until a list that was requested after the suspension has been published.
 type gate struct {
-	asked  int64         // the request that the list must answer
-	closed time.Time     // when the suspension was noticed
-	until  time.Time     // when waiting ends in any case
-	open   chan struct{} // closed by the list; shared with the previous gate if that is not open
+	requested int64         // the request that the list must answer
+	closed    time.Time     // when the suspension was noticed
+	until     time.Time     // when waiting ends in any case
+	open      chan struct{} // closed by the list; shared with the previous gate if that is not open
 }
 
 // suspension detects that this process did not run, and then blocks picks.
@@ -44,10 +44,10 @@ type suspension struct {
 	after time.Duration // shortest gap that counts as a suspension
 	found func()        // requests a list
 
-	ran   atomic.Pointer[time.Time] // last time at which this process was known to run
-	last  atomic.Pointer[pause]     // last pause of after/4 or longer
-	asked atomic.Int64              // number of lists requested after suspensions
-	gate  atomic.Pointer[gate]      // set from a suspension until the list after it
+	ran       atomic.Pointer[time.Time] // last time at which this process was known to run
+	last      atomic.Pointer[pause]     // last pause of after/4 or longer
+	requested atomic.Int64              // number of lists requested after suspensions
+	gate      atomic.Pointer[gate]      // set from a suspension until the list after it
 }
 
 // beat records that this process runs.
@@ -70,7 +70,7 @@ func (s *suspension) noticeGap(now time.Time) {
 		if old != nil && gapSince(last, old.closed) >= s.after {
 			break // another goroutine has noticed this suspension
 		}
-		g := &gate{asked: s.asked.Add(1), closed: now, until: now.Add(freshTimeout), open: make(chan struct{})}
+		g := &gate{requested: s.requested.Add(1), closed: now, until: now.Add(freshTimeout), open: make(chan struct{})}
 		if old != nil {
 			g.open = old.open
 		}
@@ -82,10 +82,10 @@ func (s *suspension) noticeGap(now time.Time) {
 	s.beat(now)
 }
 
-// openGate unblocks picks after the publication of a list that answers the first asked requests,
+// openGate unblocks picks after the publication of a list that answers the first requested lists,
 // if these include the request of the gate.
-func (s *suspension) openGate(asked int64) {
-	if g := s.gate.Load(); g != nil && asked >= g.asked && s.gate.CompareAndSwap(g, nil) {
+func (s *suspension) openGate(requested int64) {
+	if g := s.gate.Load(); g != nil && requested >= g.requested && s.gate.CompareAndSwap(g, nil) {
 		close(g.open)
 	}
 }

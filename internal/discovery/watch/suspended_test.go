@@ -57,7 +57,7 @@ func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
 			kvs = append(kvs, kv)
 		}
 	}
-	r.load(&etcd.Listing{KVs: kvs, Revision: 31, Cluster: 1, Schema: 1, Asked: r.w.suspension.asked.Load()})
+	r.load(&etcd.Listing{KVs: kvs, Revision: 31, Cluster: 1, Schema: 1, Requested: r.w.suspension.requested.Load()})
 	r.publish(t.Context())
 	if r.table.entries[name] != e || e.absent.failed != 0 || !r.live() {
 		t.Fatalf("after the list: %+v, live %t", e.absent, r.live())
@@ -79,11 +79,11 @@ func TestSuspended_ProbeUnderWayDoesNotCount(t *testing.T) {
 	w.suspension.beat(time.Now())
 	ask := newProbeScheduler(w, newTable(l), nil)
 	in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}}
-	if outcome, _ := ask.once(t.Context(), t.Context(), target{in: in, sign: true}); outcome != nil {
+	if outcome, _ := ask.once(t.Context(), t.Context(), target{in: in, liveness: true}); outcome != nil {
 		t.Error("it counts")
 	}
 	p.w = nil // runs from now on
-	if outcome, _ := ask.once(t.Context(), t.Context(), target{in: in, sign: true}); outcome == nil {
+	if outcome, _ := ask.once(t.Context(), t.Context(), target{in: in, liveness: true}); outcome == nil {
 		t.Error("it does not count")
 	}
 }
@@ -105,7 +105,7 @@ func TestSuspended_AgainBeforeTheList(t *testing.T) {
 	}
 	s.beat(now)
 	resume()
-	first, listed := s.gate.Load(), s.asked.Load()
+	first, listed := s.gate.Load(), s.requested.Load()
 	resume()
 	if n := found.Load(); n != 2 {
 		t.Errorf("%d suspensions", n)
@@ -114,7 +114,7 @@ func TestSuspended_AgainBeforeTheList(t *testing.T) {
 	if g := s.gate.Load(); g == nil || !now.Before(g.until) {
 		t.Fatalf("picks do not wait for a list from after the second suspension: %+v", g)
 	}
-	s.openGate(s.asked.Load())
+	s.openGate(s.requested.Load())
 	select {
 	case <-first.open:
 	default:

@@ -93,9 +93,9 @@ type entry struct {
 	schema.Name
 	Key                          instance.Key // canonical address, or the printable one if it is bad
 	create, mod, version, leased int64        // all 0 if it is unwritten
-	// life identifies the incarnation of an instance whose record does not: usually create. An
-	// unwritten instance keeps its life when it is written.
-	life int64
+	// originRev identifies the incarnation of an instance whose record does not: usually create. An
+	// unwritten instance keeps its originRev when it is written.
+	originRev int64
 
 	// Aliased reports whether the address is valid but not in canonical form, as in localhost:8100.
 	Aliased bool
@@ -131,10 +131,10 @@ func (e *entry) compare(o *entry) int {
 // not deleted in between.
 func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	e := &entry{
-		Name: n, create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, leased: kv.Lease, life: kv.CreateRevision,
+		Name: n, create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, leased: kv.Lease, originRev: kv.CreateRevision,
 	}
 	if prev != nil && (prev.create == e.create || prev.mod == 0) {
-		e.life = prev.life
+		e.originRev = prev.originRev
 	}
 	address, err := n.Address, error(nil)
 	if n.Kind != schema.KindDocument {
@@ -270,7 +270,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 		t.counts.add(prev, -1)
 		t.order[at] = e
 	} else {
-		t.cameOrWent(e)
+		t.membershipChanged(e)
 		t.order = slices.Insert(t.order, at, e)
 	}
 	t.entries[n] = e
@@ -313,7 +313,7 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 
 // drop removes an entry.
 func (t *table) drop(e *entry) {
-	t.cameOrWent(e)
+	t.membershipChanged(e)
 	t.counts.add(e, -1)
 	delete(t.entries, e.Name)
 	if at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare); found {
@@ -326,7 +326,7 @@ func (t *table) drop(e *entry) {
 func (t *table) mark(e *entry, a *absence) {
 	t.dirty = true
 	t.changed(e)
-	unseen := e.absent == nil && a.kind == asking // it is shown as before
+	unseen := e.absent == nil && a.kind == leaseQueried // it is shown as before
 	t.counts.add(e, -1)
 	e.absent = a
 	t.counts.add(e, 1)

@@ -115,7 +115,7 @@ func (e *entry) incarnation() string { return e.instance().Incarnation() }
 func (e *entry) instance() *instance.Instance {
 	return &instance.Instance{
 		Key: e.Key, Record: e.rec, Bare: e.bare,
-		Lease: e.leased, CreateRevision: e.life, ModRevision: e.mod, Version: e.version,
+		Lease: e.leased, CreateRevision: e.originRev, ModRevision: e.mod, Version: e.version,
 	}
 }
 

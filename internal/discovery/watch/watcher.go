@@ -190,7 +190,7 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 		relist:   make(chan string, 1),
 		inbox:    make(chan message),
 		progress: make(chan struct{}, 1),
-		slots:    make(chan struct{}, maxLeaseQuestions),
+		slots:    make(chan struct{}, maxLeaseQueries),
 		status:   Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
 	w.saver = w.newSaver()
@@ -203,7 +203,7 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 // No error of etcd ends it.
 func (w *Watcher) Run(ctx context.Context) {
 	var work sync.WaitGroup
-	work.Go(func() { w.own(ctx) })
+	work.Go(func() { w.runOwner(ctx) })
 	work.Go(func() { w.follow(ctx) })
 	work.Go(func() { w.check(ctx) })
 	work.Go(func() { w.audit(ctx) })

@@ -71,7 +71,7 @@ type Options struct {
 // Catalog reads lists of models. It is safe for concurrent use. A nil Catalog reads nothing.
 type Catalog struct {
 	o     Options
-	life  context.Context //nolint:containedctx // ends with Run, for reads that several requests wait for
+	ctx   context.Context //nolint:containedctx // ends with Run, for reads that several requests wait for
 	end   context.CancelFunc
 	slots chan struct{}
 
@@ -102,7 +102,7 @@ func New(o Options) *Catalog {
 		o.Available = func(instance.Key) bool { return true }
 	}
 	c := &Catalog{o: o, slots: make(chan struct{}, maxReads), rounds: make(chan struct{}, 1), names: map[string]*round{}, confirms: map[string]*confirm{}}
-	c.life, c.end = context.WithCancel(context.Background())
+	c.ctx, c.end = context.WithCancel(context.Background())
 	return c
 }
 
@@ -183,7 +183,7 @@ func (c *Catalog) Run(ctx context.Context) {
 				one.at = now.Add(rand.N(interval)) // its models were read when it was added
 			}
 			if one.incomplete = incomplete; !one.at.After(now) {
-				c.work.Go(func() { c.read(c.life, e) })
+				c.work.Go(func() { c.read(c.ctx, e) })
 				if one.at = now.Add(interval/2 + rand.N(interval)); incomplete {
 					one.at = now.Add(negativeTTL) // in case this read fails
 				}

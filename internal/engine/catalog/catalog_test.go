@@ -390,7 +390,7 @@ func TestConfirm(t *testing.T) {
 func TestNil(t *testing.T) {
 	t.Parallel()
 	var c *catalog.Catalog
-	c.Kick()
+	c.Trigger()
 	c.Refresh(t.Context(), nil)
 	if c.Find(t.Context(), "m") || c.Confirm(t.Context(), nil, "m") != catalog.Broken {
 		t.Error("a nil catalog has an opinion")

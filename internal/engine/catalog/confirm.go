@@ -94,8 +94,8 @@ func (c *Catalog) confirmation(in *instance.Instance) *confirm {
 		if len(e) == 0 {
 			e = engine{in} // it has just left
 		}
-		next.read = c.read(c.life, e)
-		c.awaitPublished(c.life, []read{next.read})
+		next.read = c.read(c.ctx, e)
+		c.awaitPublished(c.ctx, []read{next.read})
 	})
 	return next
 }

@@ -44,8 +44,8 @@ func (c *Catalog) Find(ctx context.Context, model string) bool {
 	}
 }
 
-// Kick starts a round of reads, because an engine does not list the models of its record.
-func (c *Catalog) Kick() {
+// Trigger starts a round of reads, because an engine does not list the models of its record.
+func (c *Catalog) Trigger() {
 	if c == nil {
 		return
 	}
@@ -95,7 +95,7 @@ func (c *Catalog) runRound(r *round) {
 	defer close(r.done)
 	c.rounds <- struct{}{}
 	defer func() { <-c.rounds }()
-	if !sleep.Until(c.life, c.next) {
+	if !sleep.Until(c.ctx, c.next) {
 		return
 	}
 	c.mu.Lock()
@@ -104,7 +104,7 @@ func (c *Catalog) runRound(r *round) {
 	began, list := time.Now(), c.usable()
 	late := time.AfterFunc(earlyAfter, func() { close(r.late) })
 	defer late.Stop()
-	reads := c.readAll(c.life, list)
+	reads := c.readAll(c.ctx, list)
 	var spent time.Duration
 	snap := c.o.Members()
 	for i := range reads {

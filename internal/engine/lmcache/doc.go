@@ -3,7 +3,7 @@
 //
 //	prefill rank ──PUSH──▶ Receive ──▶ Inbox ◀──Await── the proxy itself
 //	                                     ▲
-//	                     Handler (agent) ┴──HTTP──◀ Asker (proxies)
+//	                     Handler (agent) ┴──HTTP──◀ Waiter (proxies)
 //
 // A prefill sends its notifications to one address, but a fleet has several proxies. So
 // the agent of the prefill receives them, and keeps them until a proxy queries those of its

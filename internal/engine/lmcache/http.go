@@ -48,14 +48,14 @@ const notified = "notified"
 
 // The errors of Await.
 var (
-	// ErrNowhere means that no agent and no proxy receives the notifications of a prefill instance.
-	ErrNowhere = errors.New("its record names no lmcache_notify port, and this proxy receives no notifications (--lmcache-notify)")
+	// ErrNoReceiver means that no agent and no proxy receives the notifications of a prefill instance.
+	ErrNoReceiver = errors.New("its record names no lmcache_notify port, and this proxy receives no notifications (--lmcache-notify)")
 	// ErrLost means that the receiver of the notifications has ended, or does not know the request.
 	ErrLost = errors.New("LMCache's notifications cannot be received")
 )
 
-// Asker waits for notifications at the agents that receive them.
-type Asker struct {
+// Waiter waits for notifications at the agents that receive them.
+type Waiter struct {
 	// Own is the inbox of this proxy, for prefill instances without an agent that receives; nil if there is
 	// none. OwnAddress is the address of its socket.
 	Own        *Inbox
@@ -64,16 +64,16 @@ type Asker struct {
 	HTTP *http.Client
 }
 
-// CannotHear returns the reason why the proxy cannot wait for an instance's notifications; nil if it can.
-func (a *Asker) CannotHear(in *instance.Instance) error {
+// CannotReceive returns the reason why the proxy cannot wait for an instance's notifications; nil if it can.
+func (a *Waiter) CannotReceive(in *instance.Instance) error {
 	if a.Own == nil && len(in.Record.Ports[instance.PortLMCacheNotify]) == 0 {
-		return ErrNowhere
+		return ErrNoReceiver
 	}
 	return nil
 }
 
 // Address returns the address at which the notifications of an instance are expected, for messages.
-func (a *Asker) Address(in *instance.Instance) string {
+func (a *Waiter) Address(in *instance.Instance) string {
 	ports := in.Record.Ports
 	host, _, _ := net.SplitHostPort(in.Address)
 	switch {
@@ -86,8 +86,8 @@ func (a *Asker) Address(in *instance.Instance) string {
 }
 
 // Await blocks until the given number of ranks of a prefill instance has notified for an id. The
-// error is ctx's cause, or wraps ErrNowhere or ErrLost.
-func (a *Asker) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
+// error is ctx's cause, or wraps ErrNoReceiver or ErrLost.
+func (a *Waiter) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
 	ports := in.Record.Ports[instance.PortLMCacheNotify]
 	switch {
 	case len(ports) > 0:
@@ -95,10 +95,10 @@ func (a *Asker) Await(ctx context.Context, in *instance.Instance, id string, ran
 	case a.Own != nil:
 		return a.Own.Await(ctx, id, ranks)
 	}
-	return ErrNowhere
+	return ErrNoReceiver
 }
 
-func (a *Asker) ask(ctx context.Context, in *instance.Instance, port, ranks int, id string) error {
+func (a *Waiter) ask(ctx context.Context, in *instance.Instance, port, ranks int, id string) error {
 	host, _, err := net.SplitHostPort(in.Address)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrLost, err)

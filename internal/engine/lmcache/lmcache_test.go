@@ -140,11 +140,11 @@ func bridge(t *testing.T) (*lmcache.Receiver, *lmcache.Inbox, *httptest.Server, 
 	}
 }
 
-func asker(t *testing.T) *lmcache.Asker {
+func asker(t *testing.T) *lmcache.Waiter {
 	t.Helper()
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	return &lmcache.Asker{HTTP: &http.Client{Transport: transport}}
+	return &lmcache.Waiter{HTTP: &http.Client{Transport: transport}}
 }
 
 // A load balancer that checks the port each second does not fill the log.
@@ -242,7 +242,7 @@ func TestLostAgent(t *testing.T) {
 	t.Parallel()
 	_, inbox, s, in := bridge(t)
 	a := asker(t)
-	if err := a.CannotHear(in); err != nil {
+	if err := a.CannotReceive(in); err != nil {
 		t.Error(err)
 	}
 	if err := a.Await(t.Context(), in, "", 1); !errors.Is(err, lmcache.ErrLost) {
@@ -267,7 +267,7 @@ func TestLostAgent(t *testing.T) {
 		t.Errorf("no agent: %v", err)
 	}
 	in.Record.Ports = nil
-	if err := a.CannotHear(in); !errors.Is(err, lmcache.ErrNowhere) {
+	if err := a.CannotReceive(in); !errors.Is(err, lmcache.ErrNoReceiver) {
 		t.Errorf("no receiver: %v", err)
 	}
 }

@@ -21,13 +21,13 @@ type Receiver struct {
 	stop   func()
 }
 
-// troublePause is the least time between two log lines about refused peers, and about invalid messages.
-const troublePause = 10 * time.Second
+// logInterval is the least time between two log lines about refused peers, and about invalid messages.
+const logInterval = 10 * time.Second
 
 // Listen binds a PULL socket at tcp://host:port.
 func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.FieldLogger) (*Receiver, error) {
 	r := &Receiver{inbox: inbox, log: log}
-	refused := rate.Sometimes{Interval: troublePause}
+	refused := rate.Sometimes{Interval: logInterval}
 	socket, err := zmq.Listen(ctx, zmq.Pull, endpoint, zmq.Bounds{Bytes: 4 << 10, Frames: 2}, func(remote string, err error) {
 		refused.Do(func() {
 			log.WithError(err).WithField("remote", remote).Warn("refused a peer of the socket for LMCache's notifications")
@@ -42,7 +42,7 @@ func Listen(ctx context.Context, endpoint string, inbox *Inbox, log logrus.Field
 }
 
 func (r *Receiver) receive(ctx context.Context) {
-	trouble := rate.Sometimes{Interval: troublePause}
+	trouble := rate.Sometimes{Interval: logInterval}
 	for {
 		m, err := r.socket.Receive(ctx)
 		if err != nil {

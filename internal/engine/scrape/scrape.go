@@ -2,7 +2,7 @@
 // an engine's core makes progress. Without them, the load of an engine is known only from the proxies'
 // counts.
 //
-//	Source.Snapshot ──one after the other, over an interval──▶ Asker.Load ──▶ Options.Sink, Options.Observe
+//	Source.Snapshot ──one after the other, over an interval──▶ LoadReader.Load ──▶ Options.Sink, Options.Observe
 //
 // Decode engines that may be full are read each second, a few at a time: their reports show how many streams
 // they can run.
@@ -24,8 +24,8 @@ import (
 )
 
 const (
-	// atOnce bounds the concurrent readings of a round.
-	atOnce = 8
+	// maxConcurrent bounds the concurrent readings of a round.
+	maxConcurrent = 8
 	// timeout bounds one reading.
 	timeout = 2 * time.Second
 	// stale is the number of intervals without an answer after which the last reading is
@@ -37,15 +37,15 @@ const (
 	mostFull = 8
 )
 
-// Asker reads the load of an engine.
-type Asker interface {
+// LoadReader reads the load of an engine.
+type LoadReader interface {
 	Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error)
 }
 
 // Options configure a Scraper; all but Interval must be set.
 type Options struct {
 	Members func() *instance.Snapshot
-	Asker   Asker
+	Reader  LoadReader
 	Sink    func(k instance.Key, e *policy.Engine) // nil: the reading was discarded
 	// Observe receives every reading; nil if it is empty or was discarded.
 	Observe func(k instance.Key, ranks []vllm.RankLoad)
@@ -91,7 +91,7 @@ func (s *Scraper) Run(ctx context.Context) {
 // rounds calls read for each engine of a list once in each interval, until ctx ends.
 func (s *Scraper) rounds(ctx context.Context, interval time.Duration, next func() []*instance.Instance, read func(context.Context, *instance.Instance)) {
 	var open errgroup.Group
-	open.SetLimit(atOnce)
+	open.SetLimit(maxConcurrent)
 	defer func() { _ = open.Wait() }() // read returns no error
 	for {
 		began := time.Now()
@@ -166,7 +166,7 @@ func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ranks, err := s.o.Asker.Load(ctx, in)
+	ranks, err := s.o.Reader.Load(ctx, in)
 	if err != nil {
 		return // the last reading stays in use until it is stale
 	}

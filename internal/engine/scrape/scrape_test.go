@@ -122,7 +122,7 @@ func TestScrape(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				return members
-			}, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
+			}, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		time.Sleep(10*time.Second - time.Microsecond)
 		synctest.Wait()
@@ -194,7 +194,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -220,7 +220,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
 		}()
 		// within returns the number of reads of some engines in ten seconds, except the first of each.
 		within := func(addresses ...string) (n int) {
@@ -290,7 +290,7 @@ func run(t *testing.T, e *engines, interval time.Duration, list []*instance.Inst
 	synctest.Test(t, func(t *testing.T) {
 		members := instance.NewSnapshot(1, list)
 		s := scrape.New(scrape.Options{
-			Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Observe: e.observe, Check: e.check,
+			Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check,
 			InFlight: e.inFlight, Interval: interval,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -395,7 +395,7 @@ func TestScrape_Drained(t *testing.T) {
 func TestScraper_ReadWithoutInterval(t *testing.T) {
 	t.Parallel()
 	e, one := newEngines(), fleet(1).All()[0]
-	scrape.New(scrape.Options{Asker: e, Sink: e.sink, Observe: e.observe}).Read(t.Context(), one)
+	scrape.New(scrape.Options{Reader: e, Sink: e.sink, Observe: e.observe}).Read(t.Context(), one)
 	if e.asked[one.Address] != 0 || e.known[one.Key] != nil || e.observed[one.Key] != nil {
 		t.Errorf("read %d times; its load is %+v", e.asked[one.Address], e.known[one.Key])
 	}

@@ -243,9 +243,9 @@ func TestErrors(t *testing.T) {
 		{"not HTTP", health, "http://" + raw, ErrNotVLLM, "does not speak HTTP"},
 		{"https on http", health, strings.Replace(base, "http", "https", 1), ErrNotVLLM, "use http://"},
 		{"no such host", failing(&net.DNSError{Err: "no such host", Name: "gpu-7", IsNotFound: true}), "http://gpu-7:1", nil, "cannot resolve gpu-7:1: no such host"},
-		{"no name server", failing(&net.DNSError{Err: "server misbehaving", Name: "gpu-7", IsTemporary: true}), "http://gpu-7:1", ErrNotAsked, "cannot resolve gpu-7:1: server misbehaving"},
-		{"a slow name server", failing(&net.DNSError{Err: "i/o timeout", Name: "gpu-7", IsTimeout: true}), "http://gpu-7:1", ErrNotAsked, "cannot resolve gpu-7:1: i/o timeout"},
-		{"no descriptor", failing(&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}), "http://gpu-7:1", ErrNotAsked, "too many open files"},
+		{"no name server", failing(&net.DNSError{Err: "server misbehaving", Name: "gpu-7", IsTemporary: true}), "http://gpu-7:1", ErrNotSent, "cannot resolve gpu-7:1: server misbehaving"},
+		{"a slow name server", failing(&net.DNSError{Err: "i/o timeout", Name: "gpu-7", IsTimeout: true}), "http://gpu-7:1", ErrNotSent, "cannot resolve gpu-7:1: i/o timeout"},
+		{"no descriptor", failing(&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}), "http://gpu-7:1", ErrNotSent, "too many open files"},
 		{"no scheme", health, "127.0.0.1:1", ErrBase, "write http://host:port"},
 		{"other scheme", health, "ftp://h:1", ErrBase, ""},
 		{"credentials", health, "http://u:secret@h:1", ErrBase, "credentials"},
@@ -259,7 +259,7 @@ func TestErrors(t *testing.T) {
 			if tc.is != nil && !errors.Is(err, tc.is) {
 				t.Errorf("%v is not %v", err, tc.is)
 			}
-			if tc.is != ErrNotAsked && errors.Is(err, ErrNotAsked) {
+			if tc.is != ErrNotSent && errors.Is(err, ErrNotSent) {
 				t.Errorf("%v: it was asked", err)
 			}
 			if !strings.Contains(err.Error(), tc.text) {

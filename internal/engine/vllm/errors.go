@@ -23,9 +23,9 @@ var (
 	// ErrRefused: no process listens at the address. The engine has exited, does not listen yet,
 	// or listens elsewhere.
 	ErrRefused = errors.New("connection refused")
-	// ErrNotAsked: the call did not reach an engine for a local reason: no descriptor or memory
+	// ErrNotSent: the call did not reach an engine for a local reason: no descriptor or memory
 	// for a connection is left, or no name server answers.
-	ErrNotAsked = errors.New("could not ask")
+	ErrNotSent = errors.New("could not ask")
 	// ErrTimeout: the deadline passed, the call's own or the caller's.
 	ErrTimeout = errors.New("no answer")
 	// ErrClosed: the connection was closed before the answer was complete.
@@ -88,9 +88,9 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 	case refused != nil:
 		return fmt.Errorf("%w with %s: %s", ErrTLS, hostOf(base), refused.Text)
 	case sock.Exhausted(err):
-		return fmt.Errorf("%w: %w", ErrNotAsked, unwrapURL(err))
+		return fmt.Errorf("%w: %w", ErrNotSent, unwrapURL(err))
 	case errors.As(err, &dns) && dns.Temporary():
-		return fmt.Errorf("%w: cannot resolve %s: %s", ErrNotAsked, hostOf(base), dns.Err)
+		return fmt.Errorf("%w: cannot resolve %s: %s", ErrNotSent, hostOf(base), dns.Err)
 	case cctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.As(err, &late) && late.Timeout():
 		return fmt.Errorf("%w from %s within %s: is it hung or unreachable?", ErrTimeout, hostOf(base), rounded(timeout))
 	case errors.Is(err, syscall.ECONNREFUSED):

@@ -61,14 +61,14 @@ type Listener struct {
 }
 
 // Listen binds a Router or a Pull to an endpoint of the form that ParseEndpoint accepts.
-// trouble, if not nil, is called with the error of every peer that was refused or violated
+// onError, if not nil, is called with the error of every peer that was refused or violated
 // the protocol, but not when a peer disconnects.
-func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble func(remote string, err error)) (*Listener, error) {
+func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, onError func(remote string, err error)) (*Listener, error) {
 	if kind != Router && kind != Pull {
 		return nil, fmt.Errorf("a %s is not bound to receive", kind)
 	}
 	messages := make(chan Message)
-	s, err := Bind(ctx, kind, endpoint, b, trouble, func(closing <-chan struct{}, peer *Conn) error {
+	s, err := Bind(ctx, kind, endpoint, b, onError, func(closing <-chan struct{}, peer *Conn) error {
 		return receive(peer, messages, closing)
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 type Socket struct {
 	kind    Kind
 	bounds  Bounds
-	trouble func(remote string, err error)
+	onError func(remote string, err error)
 	serve   func(closing <-chan struct{}, peer *Conn) error
 
 	listener net.Listener
@@ -29,10 +29,10 @@ type Socket struct {
 }
 
 // Bind binds a socket to an endpoint of the form that ParseEndpoint accepts, and calls serve
-// in a separate goroutine for each peer after its handshake; Close closes closing. trouble,
+// in a separate goroutine for each peer after its handshake; Close closes closing. onError,
 // if not nil, is called with the error of every peer that was refused or violated the
 // protocol, but not when a peer disconnects.
-func Bind(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble func(remote string, err error), serve func(closing <-chan struct{}, peer *Conn) error) (*Socket, error) {
+func Bind(ctx context.Context, kind Kind, endpoint string, b Bounds, onError func(remote string, err error), serve func(closing <-chan struct{}, peer *Conn) error) (*Socket, error) {
 	address, err := ParseEndpoint(endpoint)
 	if err != nil {
 		return nil, err
@@ -42,11 +42,11 @@ func Bind(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble fun
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", endpoint, err)
 	}
-	if trouble == nil {
-		trouble = func(string, error) {}
+	if onError == nil {
+		onError = func(string, error) {}
 	}
 	s := &Socket{
-		kind: kind, bounds: b.filled(), trouble: trouble, serve: serve,
+		kind: kind, bounds: b.filled(), onError: onError, serve: serve,
 		listener: l, closing: make(chan struct{}), peers: make(map[net.Conn]struct{}),
 	}
 	s.done.Go(s.accept)
@@ -87,7 +87,7 @@ func (s *Socket) accept() {
 			return
 		}
 		if err != nil {
-			s.trouble("", err)
+			s.onError("", err)
 			select {
 			case <-s.closing:
 				return
@@ -97,7 +97,7 @@ func (s *Socket) accept() {
 		}
 		if err := s.admit(c); err != nil {
 			_ = c.Close() // it was refused
-			s.trouble(c.RemoteAddr().String(), err)
+			s.onError(c.RemoteAddr().String(), err)
 		}
 	}
 }
@@ -113,12 +113,12 @@ func (s *Socket) admit(c net.Conn) error {
 		return ErrTooManyPeers
 	}
 	s.peers[c] = struct{}{}
-	s.done.Go(func() { s.attend(c) })
+	s.done.Go(func() { s.serveConn(c) })
 	return nil
 }
 
-// attend serves a peer until it disconnects, which is no error.
-func (s *Socket) attend(c net.Conn) {
+// serveConn serves a peer until it disconnects, which is no error.
+func (s *Socket) serveConn(c net.Conn) {
 	peer, err := open(c, s.kind, s.bounds)
 	if err == nil {
 		if err = s.serve(s.closing, peer); disconnected(err) {
@@ -131,7 +131,7 @@ func (s *Socket) attend(c net.Conn) {
 	closed := s.closed
 	s.mu.Unlock()
 	if err != nil && !closed {
-		s.trouble(c.RemoteAddr().String(), err)
+		s.onError(c.RemoteAddr().String(), err)
 	}
 }
 

@@ -21,22 +21,22 @@ import (
 type Answer struct {
 	Cached int // prompt tokens that prefill had in its cache, for a usage written by the proxy; 0 if not known
 
-	req    *request.Request // the client's request
-	moves  int              // the number of continuations that are left
-	why    string           // why it cannot be continued, one of Reasons; "" if it can
-	asked  bool             // the client wants the token ids itself
-	old    bool             // see NoteEngine
-	prompt idList           // tokens of the prompt
-	ids    idList           // tokens of the answer
-	silent []uint32         // ids that were alone in an event without text; at most maxSilent, and each once
-	spoken uint32           // an id that was alone in an event with text, see special
-	word   string           // that text; "" if there is no such id yet
-	events int              // number of events with text or a tool call
-	since  time.Time        // time of the first of them, or of the first since a replay began; zero: none yet
+	req         *request.Request // the client's request
+	moves       int              // the number of continuations that are left
+	why         string           // why it cannot be continued, one of Reasons; "" if it can
+	wantsIDs    bool             // the client wants the token ids itself
+	old         bool             // see NoteEngine
+	prompt      idList           // tokens of the prompt
+	ids         idList           // tokens of the answer
+	textlessIDs []uint32         // ids that were alone in an event without text; at most maxTextless, and each once
+	separatorID uint32           // an id that was alone in an event with text, see special
+	separator   string           // that text; "" if there is no such id yet
+	events      int              // number of events with text or a tool call
+	since       time.Time        // time of the first of them, or of the first since a replay began; zero: none yet
 
 	// The part that the client has:
 	id, created, model []byte // JSON values of its events
-	said               said
+	delivered          delivered
 	channel            channel
 	run                text // text since the channel changed, if it has
 	switches           int  // changes of the channel
@@ -70,7 +70,7 @@ func New(req *request.Request, moves int, memory *scratch.Bodies) *Answer {
 		a.why = ReasonChoices
 	}
 	if raw := req.Raw(request.FieldReturnTokenIDs); raw != nil {
-		a.asked, _ = jsonscan.LaxBool(raw)
+		a.wantsIDs, _ = jsonscan.LaxBool(raw)
 	}
 	return a
 }
@@ -148,35 +148,35 @@ func (a *Answer) event(event []byte, out *edited) error {
 			return err
 		}
 	}
-	rest := a.speakRest(&c)
-	before := a.said
+	rest := a.takeRest(&c)
+	before := a.delivered
 	if a.leg.replays {
 		before.calls = slices.Clone(before.calls) // note changes them in place
 	}
 	a.note(&c)
-	hide := !a.asked && c.ids.end > 0
-	if hide && a.req.Kind == openai.Chat && !c.says() && c.logprobs.end == 0 && c.delta.end-c.delta.start == len("{}") {
+	hide := !a.wantsIDs && c.ids.end > 0
+	if hide && a.req.Kind == openai.Chat && !c.hasContent() && c.logprobs.end == 0 && c.delta.end-c.delta.start == len("{}") {
 		return nil // without return_token_ids, the engine would not have sent it
 	}
 	if c.logprobs.end > 0 {
 		lists, n := c.entries()
-		a.said.logprobs += n
+		a.delivered.logprobs += n
 		a.logged = len(a.ids.list)
 		if end := endOffset(lists); end > 0 {
 			a.offset = a.leg.offset + end
 		}
 	}
-	if !a.asked || a.leg.continues {
+	if !a.wantsIDs || a.leg.continues {
 		out.replace(c.prompt, "null")
 	}
-	if !a.asked {
+	if !a.wantsIDs {
 		out.replace(c.ids, "null")
 	}
 	switch {
 	case !a.leg.continues:
 		out.keep()
 	case a.leg.replays && (a.leg.finished || !a.replayed(&before)):
-		swallowed, err := a.swallow(&c, &before, out)
+		swallowed, err := a.dropReplayed(&c, &before, out)
 		if err != nil || swallowed {
 			return err
 		}
@@ -215,42 +215,42 @@ func (a *Answer) note(c *chunk) {
 			if !a.ids.addJSON(c.ids.of(c.event)) {
 				a.giveUp(ReasonMemory)
 			} else if added := a.ids.list[before:]; len(added) == 1 {
-				a.noteAlone(added[0], c)
+				a.noteSingleID(added[0], c)
 			}
 		case c.text.end|c.thoughts.end|c.calls.end > 0:
 			a.giveUp(ReasonNoIDs)
 		}
 	}
 	if c.thoughts.end > 0 {
-		a.say(reasoning, jsonscan.Unquote(c.thoughts.of(c.event)))
+		a.record(reasoning, jsonscan.Unquote(c.thoughts.of(c.event)))
 	}
 	if c.text.end > 0 {
-		a.say(content, jsonscan.Unquote(c.text.of(c.event)))
+		a.record(content, jsonscan.Unquote(c.text.of(c.event)))
 	}
 	if c.calls.end > 0 {
-		a.say(toolCalls, nil)
+		a.record(toolCalls, nil)
 		jsonscan.EachObject(c.calls.of(c.event), func(call []byte) {
-			a.sayCall(a.leg.calls+callIndex(call), arguments(call))
+			a.recordCall(a.leg.calls+callIndex(call), arguments(call))
 		})
 	}
 	a.finished = a.finished || c.finish.end > 0
 }
 
-// noteAlone records an id that is the only one of its event.
-func (a *Answer) noteAlone(id uint32, c *chunk) {
+// noteSingleID records an id that is the only one of its event.
+func (a *Answer) noteSingleID(id uint32, c *chunk) {
 	switch {
-	case !c.says():
-		if len(a.silent) < maxSilent && !slices.Contains(a.silent, id) {
-			a.silent = append(a.silent, id)
+	case !c.hasContent():
+		if len(a.textlessIDs) < maxTextless && !slices.Contains(a.textlessIDs, id) {
+			a.textlessIDs = append(a.textlessIDs, id)
 		}
-	case a.word == "" && c.text.end|c.thoughts.end > 0 && a.mark == len(a.ids.list)-1: // the text belongs to no earlier id
-		said := c.text
-		if said.end == 0 {
-			said = c.thoughts
+	case a.separator == "" && c.text.end|c.thoughts.end > 0 && a.mark == len(a.ids.list)-1: // the text belongs to no earlier id
+		at := c.text
+		if at.end == 0 {
+			at = c.thoughts
 		}
-		word := strings.TrimSpace(string(jsonscan.Unquote(said.of(c.event))))
+		word := strings.TrimSpace(string(jsonscan.Unquote(at.of(c.event))))
 		if len(word) >= minWord && !strings.ContainsFunc(word, func(r rune) bool { return !unicode.IsLetter(r) }) {
-			a.spoken, a.word = id, word
+			a.separatorID, a.separator = id, word
 		}
 	}
 }
@@ -258,16 +258,16 @@ func (a *Answer) noteAlone(id uint32, c *chunk) {
 // maxCalls bounds the tool calls of an answer.
 const maxCalls = 1024
 
-// sayCall records arguments of a tool call.
-func (a *Answer) sayCall(index int, args []byte) {
+// recordCall records arguments of a tool call.
+func (a *Answer) recordCall(index int, args []byte) {
 	if index < 0 || index >= maxCalls {
 		a.giveUp(ReasonToolCall)
 		return
 	}
-	for len(a.said.calls) <= index {
-		a.said.calls = append(a.said.calls, text{})
+	for len(a.delivered.calls) <= index {
+		a.delivered.calls = append(a.delivered.calls, text{})
 	}
-	a.said.calls[index].add(args)
+	a.delivered.calls[index].add(args)
 }
 
 // arguments returns the text of the arguments of a tool call in an event.
@@ -281,8 +281,8 @@ func callIndex(call []byte) int {
 	return i
 }
 
-// say records text of a channel.
-func (a *Answer) say(in channel, said []byte) {
+// record records text of a channel.
+func (a *Answer) record(in channel, added []byte) {
 	if a.events++; a.since.IsZero() {
 		a.since = time.Now()
 	}
@@ -291,10 +291,10 @@ func (a *Answer) say(in channel, said []byte) {
 		a.switches++
 	}
 	if in < toolCalls {
-		a.said.texts[in].add(said)
+		a.delivered.texts[in].add(added)
 	}
 	if a.switches > 0 {
-		a.run.add(said)
+		a.run.add(added)
 	}
 	a.mark = len(a.ids.list)
 }
@@ -305,7 +305,7 @@ type edited struct {
 	moved bool // out has its own memory
 	event []byte
 	cuts  []cut
-	room  [8]cut
+	buf   [8]cut
 }
 
 type cut struct {
@@ -314,7 +314,7 @@ type cut struct {
 }
 
 // begin starts an event. The event is omitted unless keep is called.
-func (e *edited) begin(event []byte) { e.event, e.cuts = event, e.room[:0] }
+func (e *edited) begin(event []byte) { e.event, e.cuts = event, e.buf[:0] }
 
 // replace replaces a value of the event, if it is present.
 func (e *edited) replace(s span, by string) {

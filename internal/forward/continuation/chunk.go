@@ -32,8 +32,8 @@ type chunk struct {
 	textAt   int // position after the opening quote of the text, even of an empty one; 0 if there is none
 }
 
-// says reports whether the event's choice has text, a tool call or a finish reason.
-func (c *chunk) says() bool { return c.text.end|c.thoughts.end|c.calls.end|c.finish.end != 0 }
+// hasContent reports whether the event's choice has text, a tool call or a finish reason.
+func (c *chunk) hasContent() bool { return c.text.end|c.thoughts.end|c.calls.end|c.finish.end != 0 }
 
 // entries returns the lists in the event's logprobs, and the number of their tokens.
 func (c *chunk) entries() (lists map[string][]json.RawMessage, tokens int) {

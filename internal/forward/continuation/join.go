@@ -15,19 +15,19 @@ import (
 // legState is the state of a leg that continues the answer. The zero value is for the first leg.
 type legState struct {
 	continues bool
-	verified  bool     // its engine has received the expected prompt
-	spoken    bool     // the leg has sent text
-	rest      string   // text that the lost leg held back; precedes the text of this one
-	restOf    channel  // channel of rest, once rest was sent
-	history   string   // text of the tokens of the answer before this leg
-	opening   string   // first text of the prompt
-	ids       int      // tokens of the answer before this leg
-	calls     int      // tool calls before it
-	offset    int      // text_offset of its first token
-	replays   bool     // it repeats the answer from its start
-	has       said     // the client's part of the answer before a leg that replays
-	finished  bool     // the client had the finish reason before it
-	names     [][]byte // ids in its events, at the index of the corresponding one in Answer.names
+	verified  bool      // its engine has received the expected prompt
+	sentText  bool      // the leg has sent text
+	rest      string    // text that the lost leg held back; precedes the text of this one
+	restOf    channel   // channel of rest, once rest was sent
+	history   string    // text of the tokens of the answer before this leg
+	opening   string    // first text of the prompt
+	ids       int       // tokens of the answer before this leg
+	calls     int       // tool calls before it
+	offset    int       // text_offset of its first token
+	replays   bool      // it repeats the answer from its start
+	has       delivered // the client's part of the answer before a leg that replays
+	finished  bool      // the client had the finish reason before it
+	names     [][]byte  // ids in its events, at the index of the corresponding one in Answer.names
 }
 
 // Replays reports whether the leg repeats the answer from its start.
@@ -50,15 +50,15 @@ func (a *Answer) verify(c *chunk) error {
 				return errPrompt
 			}
 			a.leg.verified = true
-		case c.open > 0 && (c.says() || c.ids.end > 0):
+		case c.open > 0 && (c.hasContent() || c.ids.end > 0):
 			return errPrompt
 		}
 	}
-	if first := c.text; !a.leg.spoken && (first.end > 0 || c.thoughts.end > 0) {
+	if first := c.text; !a.leg.sentText && (first.end > 0 || c.thoughts.end > 0) {
 		if first.end == 0 {
 			first = c.thoughts
 		}
-		a.leg.spoken = true
+		a.leg.sentText = true
 		if a.leaked(string(jsonscan.Unquote(first.of(c.event)))) {
 			return errLeak
 		}
@@ -83,17 +83,17 @@ func (a *Answer) leaked(first string) bool {
 		opens && repeats && len(a.leg.opening) > 0 && len(a.leg.opening)+len(a.leg.history) >= distinct/2
 }
 
-// speakRest returns the text that the lost leg held back, once, at the first event that can carry it.
-func (a *Answer) speakRest(c *chunk) string {
+// takeRest returns the text that the lost leg held back, once, at the first event that can carry it.
+func (a *Answer) takeRest(c *chunk) string {
 	rest := a.leg.rest
-	if rest == "" || c.open == 0 || !c.says() {
+	if rest == "" || c.open == 0 || !c.hasContent() {
 		return ""
 	}
 	if a.channel == reasoning && c.thoughts.end == 0 && strings.TrimSpace(rest) == "" {
 		a.leg.rest = "" // the lost leg would have dropped it, too
 		return ""
 	}
-	a.say(a.channel, []byte(rest))
+	a.record(a.channel, []byte(rest))
 	a.leg.rest, a.leg.restOf = "", a.channel
 	return rest
 }
@@ -101,7 +101,7 @@ func (a *Answer) speakRest(c *chunk) string {
 // join edits an event of a leg that continues the answer, so that the client sees one
 // answer. rest is inserted before the event's text.
 func (a *Answer) join(c *chunk, rest string, out *edited) {
-	if c.role && !c.says() {
+	if c.role && !c.hasContent() {
 		return // the client has the role
 	}
 	open := bytes.IndexByte(c.event, '{')
@@ -120,7 +120,7 @@ func (a *Answer) join(c *chunk, rest string, out *edited) {
 	if rest != "" {
 		a.insertRest(c, rest, out)
 	}
-	if a.req.Kind == openai.Chat && len(a.said.calls) > 0 && !a.leg.replays && string(c.finish.of(c.event)) == `"stop"` {
+	if a.req.Kind == openai.Chat && len(a.delivered.calls) > 0 && !a.leg.replays && string(c.finish.of(c.event)) == `"stop"` {
 		out.replace(c.finish, `"tool_calls"`)
 	}
 	if a.leg.calls > 0 && c.calls.end > 0 {

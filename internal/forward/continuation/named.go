@@ -89,19 +89,19 @@ func (a *Answer) namedEvent(event []byte, out *edited) error {
 	if err != nil {
 		return err
 	}
-	tape, has := &a.said.texts[content], &a.leg.has.texts[content]
+	tape, has := &a.delivered.texts[content], &a.leg.has.texts[content]
 	before := *tape
-	var said []byte
+	var added []byte
 	if e.text.end == 0 || !bytes.Equal(e.mark, a.marked) {
 		tape.add(e.mark)
-		said, a.marked = e.mark, slices.Clone(e.mark)
+		added, a.marked = e.mark, slices.Clone(e.mark)
 	}
 	if e.text.end > 0 {
 		text := jsonscan.Unquote(e.text.of(event))
-		a.say(content, text)
-		said = append(said, text...)
+		a.record(content, text)
+		added = append(added, text...)
 	}
-	rest, err := has.without(before, said)
+	rest, err := has.without(before, added)
 	if err != nil {
 		return err
 	}

@@ -97,9 +97,9 @@ func (a *Answer) refused() (why string, replay bool) {
 		why = ReasonAPI
 	case a.why != "" || len(a.ids.list) == 0 || len(a.prompt.list) == 0:
 		why = ReasonNoIDs
-	case a.leg.replays && !a.replayed(&a.said):
+	case a.leg.replays && !a.replayed(&a.delivered):
 		why = ReasonSeam // the ids are not those of the client's text
-	case a.channel == toolCalls, f.single && len(a.said.calls) > 0: // the next engine would not omit a second call
+	case a.channel == toolCalls, f.single && len(a.delivered.calls) > 0: // the next engine would not omit a second call
 		why = ReasonToolCall
 	case f.forced:
 		why = ReasonStructure
@@ -168,7 +168,7 @@ func (a *Answer) Next(detokenize Detokenize) (next *Next, why string) {
 	a.moves--
 	a.promptTokens, a.mark = len(a.prompt.list), min(a.mark, n)
 	a.leg = legState{
-		continues: true, rest: rest, history: history, opening: opening, ids: n, calls: len(a.said.calls), offset: a.offset,
+		continues: true, rest: rest, history: history, opening: opening, ids: n, calls: len(a.delivered.calls), offset: a.offset,
 	}
 	return next, ""
 }

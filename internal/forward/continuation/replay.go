@@ -22,26 +22,26 @@ var errDiffers = errors.New("the engine wrote another answer when the request wa
 
 // replayable reports whether the answer can be continued by a repetition of its request.
 func (a *Answer) replayable(f *parameters) bool {
-	return f.greedy && a.events <= maxReplay && len(a.ids.list) <= maxReplay && !a.asked && (a.since.IsZero() || time.Since(a.since) <= replayTime)
+	return f.greedy && a.events <= maxReplay && len(a.ids.list) <= maxReplay && !a.wantsIDs && (a.since.IsZero() || time.Since(a.since) <= replayTime)
 }
 
 // replay prepares a leg that repeats the request. Pass omits the part that the client has.
 func (a *Answer) replay() *Next {
-	has := a.said
-	if a.leg.replays && !a.replayed(&a.said) {
+	has := a.delivered
+	if a.leg.replays && !a.replayed(&a.delivered) {
 		has = a.leg.has // the last replay did not reach the end of it
 	}
 	a.moves--
 	a.promptTokens = len(a.prompt.list)
-	a.leg = legState{continues: true, replays: true, verified: true, spoken: true, has: has, finished: a.finished}
+	a.leg = legState{continues: true, replays: true, verified: true, sentText: true, has: has, finished: a.finished}
 	a.ids.list = a.ids.list[:0]
-	a.said, a.run, a.channel, a.switches, a.mark, a.logged, a.events, a.marked = said{}, text{}, content, 0, 0, 0, 0, nil
+	a.delivered, a.run, a.channel, a.switches, a.mark, a.logged, a.events, a.marked = delivered{}, text{}, content, 0, 0, 0, 0, nil
 	a.since = time.Time{}
 	return &Next{How: HowReplay, Request: a.req}
 }
 
 // replayed reports whether a replay has reached the end of the part that the client had before it.
-func (a *Answer) replayed(s *said) bool {
+func (a *Answer) replayed(s *delivered) bool {
 	has := &a.leg.has
 	if len(s.calls) < len(has.calls) || s.logprobs < has.logprobs {
 		return false
@@ -59,9 +59,9 @@ func (a *Answer) replayed(s *said) bool {
 	return true
 }
 
-// swallow removes from an event the part that the client has. before is the text of the
+// dropReplayed removes from an event the part that the client has. before is the text of the
 // replay before the event. all reports whether nothing of the event is left.
-func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err error) {
+func (a *Answer) dropReplayed(c *chunk, before *delivered, out *edited) (all bool, err error) {
 	left := c.finish.end > 0 && !a.leg.finished
 	for ch, at := range [...]span{content: c.text, reasoning: c.thoughts} {
 		if at.end == 0 {
@@ -78,7 +78,7 @@ func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err err
 		left = left || len(rest) > 0
 	}
 	if c.calls.end > 0 {
-		calls, err := a.swallowCalls(c.calls.of(c.event), before)
+		calls, err := a.dropReplayedCalls(c.calls.of(c.event), before)
 		if err != nil {
 			return false, err
 		}
@@ -90,14 +90,14 @@ func (a *Answer) swallow(c *chunk, before *said, out *edited) (all bool, err err
 		out.replace(c.logprobs, withoutFirst(lists, skip))
 		left = left || skip < n
 	}
-	if c.finish.end > 0 && !a.replayed(&a.said) || left && a.leg.finished {
+	if c.finish.end > 0 && !a.replayed(&a.delivered) || left && a.leg.finished {
 		return false, errDiffers
 	}
 	return !left && c.open > 0, nil
 }
 
-// swallowCalls returns the rest of the tool calls of an event.
-func (a *Answer) swallowCalls(calls []byte, before *said) (left string, err error) {
+// dropReplayedCalls returns the rest of the tool calls of an event.
+func (a *Answer) dropReplayedCalls(calls []byte, before *delivered) (left string, err error) {
 	list := []byte{'['}
 	jsonscan.EachObject(calls, func(call []byte) {
 		i := callIndex(call)

@@ -16,8 +16,8 @@ import (
 const (
 	// maxCuts bounds the tokens that are generated again because the client has none of their text.
 	maxCuts = 16
-	// maxSilent bounds the different ids that may be special tokens.
-	maxSilent = 256
+	// maxTextless bounds the different ids that may be special tokens.
+	maxTextless = 256
 	// minWord is the minimum length in bytes of a word that separates their texts.
 	minWord = 3
 	// halfCharacter is the end of a text whose last token has only a part of a character.
@@ -44,10 +44,10 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 	var special []uint32
 	looked := len(stops) > 0 // with stop strings, an id without text may belong to text that is held back
 	for cuts := 0; n >= 0 && cuts < maxCuts; cuts++ {
-		if n < a.logged || a.asked && n < len(a.ids.list) {
+		if n < a.logged || a.wantsIDs && n < len(a.ids.list) {
 			break // the client has logprobs or ids that would be generated again
 		}
-		if n == 0 && a.said.texts[content].n+a.said.texts[reasoning].n == 0 {
+		if n == 0 && a.delivered.texts[content].n+a.delivered.texts[reasoning].n == 0 {
 			return 0, "", "", "" // the client has no text yet
 		}
 		ids := slices.DeleteFunc(slices.Clone(a.ids.list[:n]), func(id uint32) bool { return slices.Contains(special, id) })
@@ -58,7 +58,7 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 		if a.req.Kind == openai.Chat && strings.Contains(text, harmony) {
 			break // vLLM's parser always expects a header first, and takes the rest of the message for one
 		}
-		if a.said.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
+		if a.delivered.texts[content].lead == ' ' && !strings.HasPrefix(text, " ") && a.switches == 0 {
 			text = " " + text // some tokenizers drop it at the start of a text
 		}
 		if !strings.HasSuffix(text, halfCharacter) {
@@ -77,22 +77,22 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 	return 0, "", "", ReasonSeam
 }
 
-// special returns the silent ids that may be special tokens: those with a text of whole characters.
-// Streams omit special tokens, /detokenize does not. One request returns all texts, separated by the word.
+// special returns the ids without text that may be special tokens: those with a text of whole characters.
+// Streams omit special tokens, /detokenize does not. One request returns all texts, separated by Answer.separator.
 func (a *Answer) special(detokenize Detokenize) (list []uint32) {
-	if len(a.silent) == 0 || a.word == "" {
+	if len(a.textlessIDs) == 0 || a.separator == "" {
 		return nil
 	}
-	ids := []uint32{a.spoken}
-	for _, id := range a.silent {
-		ids = append(ids, id, a.spoken)
+	ids := []uint32{a.separatorID}
+	for _, id := range a.textlessIDs {
+		ids = append(ids, id, a.separatorID)
 	}
 	text, _ := detokenize(jsonIDs(ids)) // after an error, there are too few texts
-	texts := strings.Split(text, a.word)
-	if len(texts) != len(a.silent)+2 {
+	texts := strings.Split(text, a.separator)
+	if len(texts) != len(a.textlessIDs)+2 {
 		return nil
 	}
-	for i, id := range a.silent {
+	for i, id := range a.textlessIDs {
 		if text := strings.TrimSpace(texts[i+1]); text != "" && !strings.Contains(text, halfCharacter) {
 			list = append(list, id)
 		}
@@ -114,7 +114,7 @@ func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 		ends = append(ends, at-size)
 	}
 	for _, at := range ends {
-		if a.switches == 0 && a.said.texts[content].equals(text[:at]) {
+		if a.switches == 0 && a.delivered.texts[content].equals(text[:at]) {
 			return text[at:], a.passable(text[at:])
 		}
 	}
@@ -123,7 +123,7 @@ func (a *Answer) heldBack(text string, stops []string) (rest string, ok bool) {
 	}
 	run := a.run
 	if a.switches == 0 {
-		run = a.said.texts[content]
+		run = a.delivered.texts[content]
 	}
 	// In a message with several parts, only the last one is compared: the markup between them is not known.
 	// In a repetitive text, several ends fit; the longest is used, since engines hold back all that they may.

@@ -17,8 +17,8 @@ func (c channel) name() string {
 	return "content"
 }
 
-// said is the part of a message that a client has.
-type said struct {
+// delivered is the part of a message that a client has.
+type delivered struct {
 	texts [toolCalls]text // by channel
 	calls []text          // the arguments of each tool call
 

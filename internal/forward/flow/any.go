@@ -32,7 +32,7 @@ func (r *Request) PassThrough(p Passthrough) {
 }
 
 func (r *Request) passThrough(p Passthrough) {
-	r.begin(sched.Request{Alone: true})
+	r.begin(sched.Request{Unpaired: true})
 	r.Route.DecodeOnly = p.DecodeOnly
 	body := p.Body
 	if model := r.served(); model != "" {

@@ -72,13 +72,13 @@ func (r *Request) ask() (*leg.Failure, string) {
 		return nil, AskBusy
 	}
 	defer r.Settings.questions.Release(1)
-	r.begin(sched.Request{Alone: true})
+	r.begin(sched.Request{Unpaired: true})
 	a, err := r.attempts.pickAny(false)
 	unknown := ""
 	if errors.Is(err, sched.ErrUnknownModel) {
 		// Any engine can report the other errors: vLLM checks some fields before the model and some after it.
 		unknown, r.Origin.Model = r.Origin.Model, ""
-		r.begin(sched.Request{Alone: true})
+		r.begin(sched.Request{Unpaired: true})
 		a, err = r.attempts.pickAny(false)
 	}
 	if err != nil {

@@ -170,7 +170,7 @@ func (t *attempts) choose(r sched.Request) (*sched.Assignment, error) {
 		}
 	}
 	a, err := t.s.Picker.Pick(r)
-	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) && !r.Alone {
+	if errors.Is(err, sched.ErrUnknownModel) || errors.Is(err, sched.ErrModelAbsent) && !r.Unpaired {
 		t.s.Models.Find(t.origin.Client, r.Model)
 		a, err = t.s.Picker.Pick(r) // even if Find did not find it: the other role may serve it
 	}
@@ -188,9 +188,9 @@ func (t *attempts) forgetTried(role instance.Role) {
 	*t.tried.of(role), *t.triedRanks.of(role) = nil, nil
 }
 
-// untry allows the instance of a pick to be tried again, because it did not fail itself. It
+// unmarkTried allows the instance of a pick to be tried again, because it did not fail itself. It
 // copies the lists, which the scheduler may still read for an earlier pick.
-func (t *attempts) untry(a *sched.Assignment) {
+func (t *attempts) unmarkTried(a *sched.Assignment) {
 	tried, ranks := t.tried.of(a.Instance.Role), t.triedRanks.of(a.Instance.Role)
 	*tried = slices.DeleteFunc(slices.Clone(*tried), func(k instance.Key) bool { return k == a.Instance.Key })
 	*ranks = slices.DeleteFunc(slices.Clone(*ranks), func(r sched.Target) bool { return r.Key == a.Instance.Key })

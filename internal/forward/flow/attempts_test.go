@@ -8,7 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// untry does not change the list of an earlier pick, which may be in use in another goroutine.
+// unmarkTried does not change the list of an earlier pick, which may be in use in another goroutine.
 func TestAttempts_UntryKeepsLists(t *testing.T) {
 	t.Parallel()
 	in := func(address string) *instance.Instance {
@@ -21,7 +21,7 @@ func TestAttempts_UntryKeepsLists(t *testing.T) {
 		tried.triedRanks.prefill = append(tried.triedRanks.prefill, sched.Target{Key: in.Key})
 	}
 	keys, ranks := tried.tried.prefill, tried.triedRanks.prefill
-	tried.untry(&sched.Assignment{Instance: a})
+	tried.unmarkTried(&sched.Assignment{Instance: a})
 	if want := []instance.Key{a.Key, b.Key}; !slices.Equal(keys, want) {
 		t.Errorf("the list of an earlier pick is %v, want %v", keys, want)
 	}

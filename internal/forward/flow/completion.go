@@ -53,16 +53,16 @@ type completion struct {
 	expired    int            // decode legs that ended with TransferExpired
 	spent      []instance.Key // of decode legs that failed after they may have taken a KV transfer; none with needsPrefill
 	pairs      pairing
-	unnotified withoutNotice
+	unnotified notifyFindings
 	working    []*instance.Instance // instances of spent that reported the failure themselves
-	extraUsed  bool                 // onceMore has allowed an additional attempt
+	extraUsed  bool                 // allowExtra has allowed an additional attempt
 }
 
 // Complete answers a completion.
 func (r *Request) Complete(req *request.Request) {
 	var buf [4][]byte
 	head, prompt, media := req.Reading(buf[:])
-	wanted := sched.Request{Prompt: prompt, Head: head, Media: media, TokensTell: !media && req.TokensTell(), Length: len(req.Body)}
+	wanted := sched.Request{Prompt: prompt, Head: head, Media: media, TokensIdentifyCache: !media && req.TokensIdentifyCache(), Length: len(req.Body)}
 	defer r.endAdmission()
 	if media {
 		r.Settings.Recorder.Media()

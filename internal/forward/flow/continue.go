@@ -43,12 +43,12 @@ const (
 // move is a stream's change from one leg to the next. The zero value means that its leg is not
 // lost.
 type move struct {
-	lost  time.Time      // when the leg was lost; zero if another one continues the stream
-	class leg.Class      // failure of the leg
-	how   string         // how the stream is continued, once that is known
-	why   string         // why it is not continued
-	end   func()         // ends the stream's turn in the pace
-	asked []instance.Key // instances to query last: the one that lost the stream, and those that failed to detokenize
+	lost    time.Time      // when the leg was lost; zero if another one continues the stream
+	class   leg.Class      // failure of the leg
+	how     string         // how the stream is continued, once that is known
+	why     string         // why it is not continued
+	end     func()         // ends the stream's turn in the pace
+	queried []instance.Key // instances to query last: the one that lost the stream, and those that failed to detokenize
 }
 
 // bound cancels a leg that does not continue its stream in time. The caller calls stop when
@@ -270,7 +270,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 			return continuation.ReasonDeadline
 		}
 	}
-	m.asked = []instance.Key{d.Instance.Key}
+	m.queried = []instance.Key{d.Instance.Key}
 	t.promptIDs = false
 	c.noteEngine(d.Instance, t.tried.decode)
 	_, c.progress.Cached = c.usage.Prompt()
@@ -285,7 +285,7 @@ func (c *completion) prepare(d *sched.Assignment, f *leg.Failure) (why string) {
 		return ""
 	}
 	c.req, t.promptIDs = next.Request, m.how == continuation.HowChat
-	c.pairs, c.unnotified, c.expired, c.spent = pairing{}, withoutNotice{}, 0, nil
+	c.pairs, c.unnotified, c.expired, c.spent = pairing{}, notifyFindings{}, 0, nil
 	c.r.Origin.Times = &stage.Times{Start: m.lost} // the stages of the request end with its first token
 	return ""
 }
@@ -347,9 +347,9 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (_ string, 
 	r, t, m := c.r, &c.r.attempts, &c.move
 	t.wanted.Tentative = true
 	tried, ranks := t.tried, t.triedRanks
-	a, err := t.pickOnce(instance.Decode, nil, m.asked...)
+	a, err := t.pickOnce(instance.Decode, nil, m.queried...)
 	if errors.Is(err, sched.ErrNone) { // the instance that lost the stream may still do it
-		m.asked = nil
+		m.queried = nil
 		t.forgetTried(instance.Decode)
 		a, err = t.pickOnce(instance.Decode, nil)
 	}
@@ -360,7 +360,7 @@ func (c *completion) detokenizeOnce(ids []byte, limit time.Duration) (_ string, 
 	}
 	defer func() {
 		if a.Done(); err != nil {
-			m.asked = append(m.asked, a.Instance.Key)
+			m.queried = append(m.queried, a.Instance.Key)
 		}
 	}()
 	body := append(append(make([]byte, 0, len(ids)+128), `{"tokens":`...), ids...)

@@ -75,10 +75,10 @@ func (c *completion) transfersLost() bool {
 		(len(c.spent) >= maxSpent || len(c.spent)+c.expired > 0 && c.r.attempts.counted >= c.s.MaxAttempts-1)
 }
 
-// onceMore allows more attempts, decode-only, for a request that has used up its attempts. Each decode
+// allowExtra allows more attempts, decode-only, for a request that has used up its attempts. Each decode
 // instance that reported a failure with a KV transfer gets one: it answers, while others may have left. If
 // there is none, a single attempt goes to an instance that is untried or failed only with a KV transfer.
-func (c *completion) onceMore(d *sched.Assignment, f *leg.Failure) bool {
+func (c *completion) allowExtra(d *sched.Assignment, f *leg.Failure) bool {
 	t := &c.r.attempts
 	if !f.Rule.Retry || t.counted < c.s.MaxAttempts || !c.transfersLost() {
 		return false

@@ -38,8 +38,8 @@ func (c *completion) tryDecodeOnly(p *sched.Assignment, dialect connector.Dialec
 	why, d := s.decide(c, p, dialect)
 	defer d.Done()
 	c.r.Route.Decided = why.Reason
-	c.s.Recorder.Disaggregated(why.Alone, why.Reason, why.Stall)
-	if !why.Alone {
+	c.s.Recorder.Disaggregated(why.DecodeOnly, why.Reason, why.Stall)
+	if !why.DecodeOnly {
 		return false
 	}
 	p.Done()
@@ -57,13 +57,13 @@ func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connec
 	case dialect.NeedsPrefill():
 		return estimate.Decision{Reason: estimate.Connector}, nil
 	case s.Never:
-		return estimate.Decision{Alone: true, Reason: bypass.Never}, nil
+		return estimate.Decision{DecodeOnly: true, Reason: bypass.Never}, nil
 	case c.media:
 		return estimate.Decision{Reason: estimate.Media}, nil
 	}
 	model, prefill := c.r.Origin.Model, onPrefill(p, float64(p.Tokens-p.Cached))
 	why = c.s.Estimator.Decide(model, prefill, float64(p.Tokens))
-	if !why.Alone {
+	if !why.DecodeOnly {
 		return why, nil
 	}
 	d, err := c.r.attempts.pickTentative(instance.Decode)
@@ -125,7 +125,7 @@ func (c *completion) learnDecode(d, p *sched.Assignment) {
 		}
 		c.s.Estimator.Handed(c.r.Origin.Model, c.streamed, max(0, now-prefilled))
 	case p == nil:
-		c.s.Estimator.Alone(c.r.Origin.Model, c.streamed, now-t.At(stage.Decode))
+		c.s.Estimator.ServedDecodeOnly(c.r.Origin.Model, c.streamed, now-t.At(stage.Decode))
 	}
 }
 

@@ -22,7 +22,7 @@ func (c *completion) withoutPrefill(err error) {
 		c.runDecodeOnly(nil, bypass.SameInstance) // the decode instance is also a prefill instance: not a fallback
 	case fallback && c.pairs.mismatch != "":
 		c.runDecodeOnly(nil, c.pairs.mismatch)
-	case c.unnotified.unheard && len(c.unnotified.keys) == 0 && c.r.attempts.lastFailure == nil:
+	case c.unnotified.cannotReceive && len(c.unnotified.keys) == 0 && c.r.attempts.lastFailure == nil:
 		c.runDecodeOnly(nil, bypass.NotHeard)
 	case fallback && len(c.unnotified.keys) > 0 && (c.r.attempts.lastFailure == nil || c.r.attempts.lastFailure.Class == leg.NotNotified):
 		c.runDecodeOnly(nil, bypass.NotNotified)
@@ -100,7 +100,7 @@ func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done boo
 	if f.Begun {
 		return c.continueAfter(d, f)
 	}
-	if c.r.note(d, f) || c.onceMore(d, f) {
+	if c.r.note(d, f) || c.allowExtra(d, f) {
 		return false
 	}
 	c.r.sendFailure(f)

@@ -64,7 +64,7 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 
 // explainPrefill adds the prefill instance to the plan. It returns nil if no pair is needed to complete it.
 func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *request.Request) (*sched.Assignment, connector.Dialect) {
-	for skipped := (withoutNotice{}); ; {
+	for skipped := (notifyFindings{}); ; {
 		wanted.Role = instance.Prefill
 		prefill := s.Picker.Explain(wanted)
 		addLeg(p, prefill)
@@ -86,8 +86,8 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 		switch {
 		case d.Flow() != connector.Notified:
 			return a, d
-		case s.cannotHear(a.Instance):
-			skipped.unheard = true
+		case s.cannotReceive(a.Instance):
+			skipped.cannotReceive = true
 		case s.unnotified.bypasses(a.Instance):
 			skipped.keys = append(skipped.keys, a.Instance.Key)
 		default:
@@ -105,7 +105,7 @@ func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sch
 	case d.NeedsPrefill() || decode != nil && s.needsPrefill(decode):
 		is.Reason = estimate.Connector
 	case s.Disaggregate.Never:
-		is.Alone, is.Reason = true, bypass.Never
+		is.DecodeOnly, is.Reason = true, bypass.Never
 	case wanted.Media:
 		is.Reason = estimate.Media
 	case decode == nil:
@@ -113,20 +113,20 @@ func (s *Settings) explainDecision(p *explain.Plan, wanted sched.Request, a *sch
 	default:
 		is = s.Estimator.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
 	}
-	p.Disaggregate = &explain.Weighed{Decision: explain.Pair, Reason: is.Reason, Pair: is.Pair, DecodeOnly: is.DecodeAlone, Stall: is.Stall}
-	if is.Alone {
+	p.Disaggregate = &explain.Weighed{Decision: explain.Pair, Reason: is.Reason, Pair: is.PairCost, DecodeOnly: is.DecodeOnlyCost, Stall: is.Stall}
+	if is.DecodeOnly {
 		p.Disaggregate.Decision = explain.DecodeOnly
 	}
-	return is.Alone
+	return is.DecodeOnly
 }
 
 // explainWithout plans a request that no prefill instance can take. skipped has the
 // instances that were excluded because of their notifications.
-func (s *Settings) explainWithout(p *explain.Plan, wanted sched.Request, err error, skipped *withoutNotice) {
+func (s *Settings) explainWithout(p *explain.Plan, wanted sched.Request, err error, skipped *notifyFindings) {
 	switch why := mismatchReason(err); {
 	case errors.Is(err, sched.ErrSelf):
 		s.explainDecodeOnly(p, wanted, bypass.SameInstance)
-	case skipped.unheard && len(skipped.keys) == 0:
+	case skipped.cannotReceive && len(skipped.keys) == 0:
 		s.explainDecodeOnly(p, wanted, bypass.NotHeard)
 	case s.Fallback && len(skipped.keys) > 0:
 		s.explainDecodeOnly(p, wanted, bypass.NotNotified)

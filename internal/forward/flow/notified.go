@@ -19,8 +19,8 @@ import (
 // goes to one decode instance, so a failure of either leg requires a new pair.
 func (a *attempt) runNotified() (done bool) {
 	switch {
-	case a.c.s.cannotHear(a.p.Instance):
-		a.c.unnotified.unheard = true
+	case a.c.s.cannotReceive(a.p.Instance):
+		a.c.unnotified.cannotReceive = true
 		a.c.r.attempts.skip(a.p.Instance)
 		return false
 	case a.c.unnotified.failures >= maxNotifyFailures && a.c.s.Fallback:
@@ -37,14 +37,14 @@ func (a *attempt) runNotified() (done bool) {
 		return done
 	}
 	defer d.Done()
-	ofPrefill, ofDecode := a.sendKV(d)
+	prefillFailure, decodeFailure := a.sendKV(d)
 	a.p.Done() // it has sent its KV cache, or failed
 	switch {
-	case ofPrefill != nil:
+	case prefillFailure != nil:
 		d.Done() // the request may become decode-only, perhaps on another instance
-		return a.c.prefillFailed(a.p, ofPrefill)
-	case ofDecode != nil:
-		return a.c.decodeFailed(d, ofDecode)
+		return a.c.prefillFailed(a.p, prefillFailure)
+	case decodeFailure != nil:
+		return a.c.decodeFailed(d, decodeFailure)
 	}
 	l := a.c.r.Origin.Begin(d, a.c.decodeWait())
 	f := a.c.decodeOn(l, a.pair.ID, a.dialect.Decode(a.c.reqFor(a.pair.Decode), a.pair, connector.TransferParams{}),
@@ -60,14 +60,14 @@ func (a *attempt) runNotified() (done bool) {
 	return a.c.decodeFailed(d, f)
 }
 
-// cannotHear reports whether the notifications of a prefill instance cannot be received.
-func (s *Settings) cannotHear(in *instance.Instance) bool {
-	return s.Notifications == nil || s.Notifications.CannotHear(in) != nil
+// cannotReceive reports whether the notifications of a prefill instance cannot be received.
+func (s *Settings) cannotReceive(in *instance.Instance) bool {
+	return s.Notifications == nil || s.Notifications.CannotReceive(in) != nil
 }
 
 // sendKV lets prefill compute the prompt and send its KV cache, and waits until that has
-// arrived. ofDecode is set if decode was removed before its leg began.
-func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure) {
+// arrived. decodeFailure is set if decode was removed before its leg began.
+func (a *attempt) sendKV(d *sched.Assignment) (prefillFailure, decodeFailure *leg.Failure) {
 	l := a.c.r.Origin.Begin(a.p, a.c.prefillWait())
 	defer l.End()
 	removed := a.watchDecode(d, l)
@@ -104,11 +104,11 @@ func (a *attempt) sendKV(d *sched.Assignment) (ofPrefill, ofDecode *leg.Failure)
 	return f, nil
 }
 
-// withoutNotice has a request's findings about prefill instances whose notifications do not arrive.
-type withoutNotice struct {
-	keys     []instance.Key // not tried again
-	failures int            // attempts whose notifications did not arrive
-	unheard  bool           // the notifications of an instance cannot be received
+// notifyFindings has a request's findings about prefill instances whose notifications do not arrive.
+type notifyFindings struct {
+	keys          []instance.Key // not tried again
+	failures      int            // attempts whose notifications did not arrive
+	cannotReceive bool           // the notifications of an instance cannot be received
 }
 
 // notifyWait returns how long the request may still wait for notifications: only one wait

@@ -126,7 +126,7 @@ func (a *attempt) decode() (done bool) {
 			// The KV transfer is spent. The prefill instance may be picked again, but
 			// preferably not if decode may have failed to read from it.
 			t := &a.c.r.attempts
-			t.untry(a.p)
+			t.unmarkTried(a.p)
 			if f.Class == leg.Status5xx || f.Class == leg.ErrorEvent || f.Class == leg.FirstByteTimeout || t.counted > 1 {
 				t.avoided.prefill = append(t.avoided.prefill, a.p.Instance.Key)
 			}
@@ -188,7 +188,7 @@ func (a *attempt) watchPrefill(decode *leg.Leg) {
 func (a *attempt) unusable(again bool) leg.Class {
 	switch {
 	case again && time.Now().After(a.decodeBy):
-		a.c.r.attempts.untry(a.p)
+		a.c.r.attempts.unmarkTried(a.p)
 		return leg.TransferExpired
 	case a.c.s.Picker.Removed(a.p) != nil:
 		return leg.Removed

@@ -56,8 +56,8 @@ type Health interface {
 // Notifications receives the messages that prefill instances send in addition to their
 // answers, for the flow notified. It is safe for concurrent use.
 type Notifications interface {
-	// CannotHear reports why notifications of an instance cannot be received, nil if they can.
-	CannotHear(in *instance.Instance) error
+	// CannotReceive reports why notifications of an instance cannot be received, nil if they can.
+	CannotReceive(in *instance.Instance) error
 	// Address returns the address to which an instance should send its notifications, for operators.
 	Address(in *instance.Instance) string
 	// Await blocks until the given number of ranks of an instance has reported that the KV

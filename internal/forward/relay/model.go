@@ -39,7 +39,7 @@ func (m *ModelName) find(b []byte) (at jsonscan.Member) {
 		return at
 	}
 	s := jsonscan.Scanner{Text: b}
-	look := func(one jsonscan.Member) error {
+	visit := func(one jsonscan.Member) error {
 		switch string(jsonscan.Unquote(b[one.Key:one.KeyEnd])) {
 		case "model":
 			at = one
@@ -51,7 +51,7 @@ func (m *ModelName) find(b []byte) (at jsonscan.Member) {
 		}
 		return nil
 	}
-	if _, err := s.Members(open, 0, look); err != nil && !errors.Is(err, errFound) || at.End == 0 || b[at.Value] != '"' {
+	if _, err := s.Members(open, 0, visit); err != nil && !errors.Is(err, errFound) || at.End == 0 || b[at.Value] != '"' {
 		return jsonscan.Member{}
 	}
 	return at

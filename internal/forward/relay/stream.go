@@ -109,7 +109,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 
 // judgeSize judges an answer that is too large to be held back, or for which there is no memory.
 func (a *Answer) judgeSize(l *leg.Leg, err error) *leg.Failure {
-	if errors.Is(err, scratch.ErrNoRoom) {
+	if errors.Is(err, scratch.ErrNoMemory) {
 		a.Memory.Refuse()
 		return l.JudgeNoMemory()
 	}

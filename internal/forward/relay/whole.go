@@ -36,7 +36,7 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	}
 	switch {
 	case err == nil, errors.Is(err, io.EOF):
-	case errors.Is(err, scratch.ErrNoRoom):
+	case errors.Is(err, scratch.ErrNoMemory):
 		return a.judgeMemory(l, &h, resp.Length)
 	default:
 		return l.JudgeError(err)
@@ -126,7 +126,7 @@ func (h *held) read(s *Source, idle time.Duration) error {
 	if resp.Length >= 0 {
 		size := min(resp.Length, int64(most))
 		if resp.Length > maxAnswer && most == maxAnswer {
-			return scratch.ErrNoRoom
+			return scratch.ErrNoMemory
 		}
 		if err := h.grow(int(size) + 1); err != nil {
 			return err
@@ -141,7 +141,7 @@ func (h *held) read(s *Source, idle time.Duration) error {
 			return err
 		}
 		if size == most {
-			return scratch.ErrNoRoom
+			return scratch.ErrNoMemory
 		}
 		if size = 4 * size; size > freeAnswer {
 			size = max(size/2, freeAnswer)

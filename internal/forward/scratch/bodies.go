@@ -18,8 +18,8 @@ type Bodies struct {
 // NewBodies bounds the memory of all bodies together; limit is in bytes, 0 for none.
 func NewBodies(limit int64) *Bodies { return &Bodies{limit: limit} }
 
-// ErrNoRoom is returned if a body would exceed the bound on all bodies together.
-var ErrNoRoom = errors.New("too many request bodies at once")
+// ErrNoMemory is returned if a body would exceed the bound on all bodies together.
+var ErrNoMemory = errors.New("too many request bodies at once")
 
 // Fits reports whether a body of n bytes would be accepted now.
 func (b *Bodies) Fits(n int64) bool {
@@ -48,7 +48,7 @@ func (b *Bodies) reserve(mine, n int64) error {
 	for {
 		all := b.held.Load()
 		if b.limit > 0 && all+n > b.limit && all > mine {
-			return ErrNoRoom
+			return ErrNoMemory
 		}
 		if b.held.CompareAndSwap(all, all+n) {
 			return nil

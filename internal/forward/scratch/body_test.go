@@ -201,7 +201,7 @@ func TestReadUnannounced(t *testing.T) {
 func TestReadUnannounced_WithoutMemory(t *testing.T) {
 	t.Parallel()
 	b := NewBodies(1)
-	for n, want := range map[int]error{0: nil, 200: nil, minPooledBody - 1: nil, minPooledBody + 1: ErrNoRoom} {
+	for n, want := range map[int]error{0: nil, 200: nil, minPooledBody - 1: nil, minPooledBody + 1: ErrNoMemory} {
 		b.held.Store(1)
 		body, err := b.Read(bytes.NewReader(pattern(n)), -1)
 		if !errors.Is(err, want) || err == nil && len(body.Bytes()) != n {

@@ -45,7 +45,7 @@ type Events struct {
 
 // MakeSpace ensures that Buf[N:] is not empty. whole is the number of bytes at the front of
 // Buf that are whole events. The error is ErrEventTooLarge if the event after them is
-// larger than MaxEvent, and ErrNoRoom if Memory has no space for all of them.
+// larger than MaxEvent, and ErrNoMemory if Memory has no space for all of them.
 func (e *Events) MakeSpace(whole int) error {
 	switch {
 	case e.pooled == nil && e.Buf == nil:

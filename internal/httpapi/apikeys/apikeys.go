@@ -36,11 +36,11 @@ const (
 // Has reports whether r contains a right.
 func (r Rights) Has(one Rights) bool { return r&one != 0 }
 
-// words maps the names of rights in a keys file to the rights.
-type words map[string]Rights
+// rightNames maps the names of rights in a keys file to the rights.
+type rightNames map[string]Rights
 
 // String lists the names.
-func (w words) String() string { return strings.Join(slices.Sorted(maps.Keys(w)), ", ") }
+func (w rightNames) String() string { return strings.Join(slices.Sorted(maps.Keys(w)), ", ") }
 
 // Key is the name and the rights of a key, without the key itself.
 type Key struct {
@@ -62,7 +62,7 @@ const (
 
 // parse parses lines of "key name rights class=... max-class=..."; only key and name are required. Errors
 // contain the line number, never the content. other reports a key that no line may contain; may be nil.
-func parse(raw []byte, rights words, other func(key string) bool) (table, error) {
+func parse(raw []byte, rights rightNames, other func(key string) bool) (table, error) {
 	names, keys := map[string]bool{}, table{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
@@ -160,7 +160,7 @@ type Ring struct {
 // keys nor a file, and an error if the file is invalid. A file with a key for which admin returns true is
 // invalid, also when it changes; nil: there are no admin keys.
 func Open(keys []string, path string, log logrus.FieldLogger, admin func(key string) bool) (*Ring, error) {
-	return open(keys, 0, path, words{"priority": Priority, "rank": Rank, "trace": Trace}, log, admin)
+	return open(keys, 0, path, rightNames{"priority": Priority, "rank": Rank, "trace": Trace}, log, admin)
 }
 
 // OpenAdmin returns a Ring of admin keys: key, unless it is "", with all rights and no name, and those of
@@ -172,10 +172,10 @@ func OpenAdmin(key, path string, log logrus.FieldLogger, client func(key string)
 	if key != "" {
 		keys = []string{key}
 	}
-	return open(keys, Read|Operate, path, words{"read": Read, "operate": Read | Operate}, log, client)
+	return open(keys, Read|Operate, path, rightNames{"read": Read, "operate": Read | Operate}, log, client)
 }
 
-func open(keys []string, all Rights, path string, rights words, log logrus.FieldLogger, other func(key string) bool) (*Ring, error) {
+func open(keys []string, all Rights, path string, rights rightNames, log logrus.FieldLogger, other func(key string) bool) (*Ring, error) {
 	if len(keys) == 0 && path == "" {
 		return nil, nil
 	}

@@ -15,8 +15,8 @@ const (
 // digest as a number.
 type Hash uint64
 
-// Unsaid is the value of a number that an event omits.
-const Unsaid = -1
+// Absent is the value of a number that an event omits.
+const Absent = -1
 
 // Event is one change of a cache. Its slices are valid until the batch is decoded into again or its payload
 // is changed.
@@ -29,7 +29,7 @@ type Event struct {
 	HasParent bool
 	Tokens    []uint32 // BlockSize for each hash; none for blocks in a lower tier
 	BlockSize int
-	LoRAID    int64  // Unsaid: none
+	LoRAID    int64  // Absent: none
 	LoRA      []byte // name of the adapter; older engines send only the id
 	// Extra has, for each block, the properties that it depends on in addition to its tokens, in MessagePack:
 	// nil, or an array. It is empty if no block has any.
@@ -38,13 +38,13 @@ type Event struct {
 
 	Medium []byte // GPU, CPU, STORAGE and others; omitted by older engines
 	Remote bool   // the block is on another machine
-	Group  int    // the group of layers that has its own blocks; Unsaid if all layers share them
+	Group  int    // the group of layers that has its own blocks; Absent if all layers share them
 }
 
 // Batch is one message of a publisher.
 type Batch struct {
 	Time   float64 // seconds since 1970, by the engine's clock
-	Rank   int     // data-parallel rank; Unsaid if there is only one
+	Rank   int     // data-parallel rank; Absent if there is only one
 	Events []Event
 	// Bad is the number of events that were skipped because they could not be decoded.
 	Bad int
@@ -55,7 +55,7 @@ type Batch struct {
 }
 
 func (b *Batch) reset() {
-	b.Time, b.Rank, b.Bad = 0, Unsaid, 0
+	b.Time, b.Rank, b.Bad = 0, Absent, 0
 	b.Events = b.Events[:0]
 	b.hashes, b.tokens, b.extra = b.hashes[:0], b.tokens[:0], b.extra[:0]
 }

@@ -60,10 +60,10 @@ func eachPart(p []byte, f func(name string, value []byte) error) error {
 
 func (b *Batch) readEvents(p []byte) error {
 	return eachItem(p, func(_ int, p []byte) error {
-		e := Event{LoRAID: Unsaid, Group: Unsaid}
+		e := Event{LoRAID: Absent, Group: Absent}
 		err := b.readEvent(p, &e)
 		switch {
-		case err != nil || e.Kind == Stored && !e.whole():
+		case err != nil || e.Kind == Stored && !e.isConsistent():
 			b.Bad++
 		case e.Kind != 0:
 			b.Events = append(b.Events, e)
@@ -72,8 +72,8 @@ func (b *Batch) readEvents(p []byte) error {
 	})
 }
 
-// whole reports whether the lengths of a stored event's parts match.
-func (e *Event) whole() bool {
+// isConsistent reports whether the lengths of a stored event's parts match.
+func (e *Event) isConsistent() bool {
 	return e.BlockSize >= 0 && (len(e.Tokens) == 0 || len(e.Tokens) == e.BlockSize*len(e.Hashes)) &&
 		(len(e.Extra) == 0 || len(e.Extra) == len(e.Hashes))
 }
@@ -232,10 +232,10 @@ func readInt(p []byte) (int64, error) {
 	return i, wrap(err)
 }
 
-// readSmall reads a count or an index; null is Unsaid.
+// readSmall reads a count or an index; null is Absent.
 func readSmall(p []byte) (int, error) {
 	if msgp.IsNil(p) {
-		return Unsaid, nil
+		return Absent, nil
 	}
 	i, _, err := msgp.ReadInt64Bytes(p)
 	if err == nil && (i < 0 || i > math.MaxInt32) {

@@ -44,7 +44,7 @@ func whole(v any) int64 {
 	case uint64:
 		return int64(v) //nolint:gosec // small
 	}
-	return kvevents.Unsaid
+	return kvevents.Absent
 }
 
 // check compares an event with the result of the msgp library alone.
@@ -116,7 +116,7 @@ func TestRecorded(t *testing.T) {
 			asMap := map[string]any{"ts": want[0], "events": want[1], "something": map[string]any{"new": nil}}
 			for _, p := range [][]byte{p, older(t, p, false), older(t, p, true), pack(t, asMap)} {
 				b := decode(t, p)
-				if b.Time != want[0] || b.Rank != kvevents.Unsaid && int64(b.Rank) != whole(want[2]) || b.Bad != 0 || len(b.Events) != len(want[1].([]any)) {
+				if b.Time != want[0] || b.Rank != kvevents.Absent && int64(b.Rank) != whole(want[2]) || b.Bad != 0 || len(b.Events) != len(want[1].([]any)) {
 					t.Fatalf("%s: %+v", name, b)
 				}
 				for i, e := range want[1].([]any) {

@@ -227,12 +227,12 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 	hints := map[int]string{}
 	for rank, p := range publishers {
-		said := "the engine's endpoint " + instance.Printable(p.Endpoint, 80)
+		endpoint := "the engine's endpoint " + instance.Printable(p.Endpoint, 80)
 		switch {
 		case vllmargs.Inside(p.Endpoint):
-			hints[rank] = said + " is reached from inside its machine only, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
+			hints[rank] = endpoint + " is reached from inside its machine only, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
 		case !vllmargs.Binds(p.Endpoint):
-			hints[rank] = said + " has no wildcard: its publisher connects there instead of listening, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
+			hints[rank] = endpoint + " has no wildcard: its publisher connects there instead of listening, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
 		}
 	}
 	return hints

@@ -44,16 +44,16 @@ func Sources(client *http.Client) func(context.Context, *instance.Instance) (map
 }
 
 func parse(body []byte) (map[int]kvevents.Publisher, error) {
-	var said map[string]struct {
+	var answer map[string]struct {
 		Enabled   bool   `json:"enable_kv_cache_events"`
 		Publisher string `json:"publisher"`
 		instance.KVEvents
 	}
-	if err := json.Unmarshal(body, &said); err != nil {
+	if err := json.Unmarshal(body, &answer); err != nil {
 		return nil, fmt.Errorf("sources of KV events: %w", err)
 	}
-	found := make(map[string]instance.KVEvents, len(said))
-	for rank, s := range said {
+	found := make(map[string]instance.KVEvents, len(answer))
+	for rank, s := range answer {
 		if s.Enabled && s.Publisher == "zmq" {
 			found[rank] = s.KVEvents
 		}

@@ -68,14 +68,14 @@ func (e *engine) hash(name string) kvevents.Hash {
 
 func (e *engine) group(g int) int {
 	if e.groups == 1 {
-		return kvevents.Unsaid
+		return kvevents.Absent
 	}
 	return g
 }
 
 // event returns the event that stores blocks from..to of a prompt.
 func (e *engine) event(t testing.TB, p prompt, from, to, group int) kvevents.Event {
-	out := kvevents.Event{Kind: kvevents.Stored, BlockSize: size, LoRAID: kvevents.Unsaid, Group: e.group(group), LoRA: []byte(p.lora), Tokens: p.tokens[from*size : to*size]}
+	out := kvevents.Event{Kind: kvevents.Stored, BlockSize: size, LoRAID: kvevents.Absent, Group: e.group(group), LoRA: []byte(p.lora), Tokens: p.tokens[from*size : to*size]}
 	if from > 0 {
 		out.HasParent, out.Parent = true, e.hash(p.name(from-1))
 	}
@@ -239,7 +239,7 @@ func TestReset_OtherEngine(t *testing.T) {
 	target := kvindex.Target{}
 	store := func(size, group int) {
 		x.Apply(target, &kvevents.Batch{Events: []kvevents.Event{{
-			Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Tokens: make([]uint32, size), BlockSize: size, LoRAID: kvevents.Unsaid, Group: group, Spec: []byte("full_attention"),
+			Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Tokens: make([]uint32, size), BlockSize: size, LoRAID: kvevents.Absent, Group: group, Spec: []byte("full_attention"),
 		}}})
 	}
 	store(32, 0)
@@ -444,7 +444,7 @@ func filled(n, blocks int) (*kvindex.Index, []kvindex.Target, []uint32) {
 		t := kvindex.Target{Address: fmt.Sprintf("10.0.0.%d:8000", i)}
 		targets = append(targets, t)
 		x.SetLive(t, true)
-		e := kvevents.Event{Kind: kvevents.Stored, Tokens: tokens, BlockSize: 16, Group: kvevents.Unsaid, LoRAID: kvevents.Unsaid}
+		e := kvevents.Event{Kind: kvevents.Stored, Tokens: tokens, BlockSize: 16, Group: kvevents.Absent, LoRAID: kvevents.Absent}
 		for i := range blocks {
 			e.Hashes = append(e.Hashes, kvevents.Hash(i)) //nolint:gosec // small
 		}
@@ -457,7 +457,7 @@ func filled(n, blocks int) (*kvindex.Index, []kvindex.Target, []uint32) {
 func fill(x *kvindex.Index, t kvindex.Target, blocks int) {
 	x.SetLive(t, true)
 	for from := 0; from < blocks; from += 100 {
-		e := kvevents.Event{Kind: kvevents.Stored, BlockSize: 1, Group: kvevents.Unsaid, LoRAID: kvevents.Unsaid, HasParent: from > 0}
+		e := kvevents.Event{Kind: kvevents.Stored, BlockSize: 1, Group: kvevents.Absent, LoRAID: kvevents.Absent, HasParent: from > 0}
 		if from > 0 {
 			e.Parent = kvevents.Hash(from - 1)
 		}

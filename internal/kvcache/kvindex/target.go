@@ -71,7 +71,7 @@ func onGPU(medium []byte) bool {
 
 // groupOf returns the bit of an event's group; 0 if its number is too high.
 func groupOf(e *kvevents.Event) uint16 {
-	if e.Group == kvevents.Unsaid {
+	if e.Group == kvevents.Absent {
 		return 1
 	}
 	if e.Group >= maxGroups {

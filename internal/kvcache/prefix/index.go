@@ -163,13 +163,13 @@ func (x *Index) Clear(t int) {
 	x.report()
 }
 
-// Look sets longest[t], for every target t, to the number of consecutive borders of a prompt that it holds,
+// Lookup sets longest[t], for every target t, to the number of consecutive borders of a prompt that it holds,
 // from the first one. longest has an element for each target number.
 //
 // own is the last border at which prompts diverge: the text after it belongs to this prompt only.
 // It stays the same while a chat grows, and is the same in every proxy that has seen prompts
 // diverge there.
-func (x *Index) Look(c *Chain, longest []int) (own int) {
+func (x *Index) Lookup(c *Chain, longest []int) (own int) {
 	clear(longest)
 	for _, p := range x.walk(c) {
 		n := p.node

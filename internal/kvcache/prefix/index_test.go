@@ -163,7 +163,7 @@ func TestIndexAgainstAModel(t *testing.T) {
 			}
 			m.forget()
 			c = prompts[rng.IntN(len(prompts))]
-			if got, want := x.Look(c, longest), m.own(c); got != want {
+			if got, want := x.Lookup(c, longest), m.own(c); got != want {
 				t.Fatalf("seed %d, step %d: the text is its own from border %d, want %d", seed, step, got, want)
 			}
 			for i := range m.held {
@@ -213,7 +213,7 @@ func TestIndex_Evict(t *testing.T) {
 	}
 	longest := make([]int, 2)
 	for i, c := range prompts {
-		x.Look(c, longest)
+		x.Lookup(c, longest)
 		if known := longest[a]+longest[b] > 0; known != (i == 0 || i > 10) {
 			t.Errorf("prompt %d is known: %t", i, known)
 		}

@@ -52,7 +52,7 @@ func TestPlacements(t *testing.T) {
 	x.AddRemote(a, &list[1])
 	longest := make([]int, 2)
 	look := func(c *Chain) []int {
-		x.Look(c, longest)
+		x.Lookup(c, longest)
 		x.Deepest(c, longest)
 		return longest
 	}
@@ -191,7 +191,7 @@ func TestNotedAndReceivedInAnyOrder(t *testing.T) {
 			default:
 				x.Note(target, c, capacity)
 			}
-			x.Look(c, longest)
+			x.Lookup(c, longest)
 			x.Deepest(c, longest)
 			sum := 0
 			for i := range targets {

@@ -61,7 +61,7 @@ func (x *Index) forgetRemote(t int, c *Chain) {
 	}
 }
 
-// Deepest raises the results of Look according to the prompts of other proxies, of which only the last
+// Deepest raises the results of Lookup according to the prompts of other proxies, of which only the last
 // borders are known.
 func (x *Index) Deepest(c *Chain, longest []int) {
 	if len(x.remote) == 0 {

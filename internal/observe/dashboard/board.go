@@ -61,16 +61,16 @@ type Board struct {
 	shown   shown
 
 	proxies atomic.Pointer[proxies]
-	asking  atomic.Bool // a listing of the proxies is running
+	listing atomic.Bool // a listing of the proxies is running
 }
 
 // shown is the state that all viewers have received.
 type shown struct {
-	frame  *frame // nil: there were no viewers
-	at     time.Time
-	feed   int64
-	rounds int64
-	whole  []byte // its snapshot event; nil: not encoded yet
+	frame    *frame // nil: there were no viewers
+	at       time.Time
+	feed     int64
+	rounds   int64
+	snapshot []byte // its snapshot event; nil: not encoded yet
 }
 
 // proxies is the last list of the proxies.
@@ -101,7 +101,7 @@ func (p *proxies) figures(now time.Time) *figures.Fleet {
 // New creates a Board. It shows nothing until Run is called.
 func New(o Options) *Board {
 	b := &Board{o: o, page: newPage(), closed: make(chan struct{}), tenures: map[instance.Key]tenure{}, lost: map[instance.Key]Lost{}, passed: map[instance.Key]instance.View{}}
-	b.viewers.came, b.viewers.all = make(chan struct{}, 1), map[*viewer]bool{}
+	b.viewers.joined, b.viewers.all = make(chan struct{}, 1), map[*viewer]bool{}
 	b.history = newHistory()
 	b.members = instance.NewSnapshot(0, nil)
 	return b
@@ -128,8 +128,8 @@ func (b *Board) Run(ctx context.Context) {
 			b.follow(time.Now())
 		case now := <-tick.C:
 			b.tick(ctx, now)
-		case <-b.viewers.came:
-			b.greet(ctx, time.Now())
+		case <-b.viewers.joined:
+			b.sendSnapshots(ctx, time.Now())
 		}
 	}
 }
@@ -156,8 +156,8 @@ func (b *Board) follow(now time.Time) {
 
 // tick runs every second.
 func (b *Board) tick(ctx context.Context, now time.Time) {
-	b.look(now)
-	b.lookAtInstances(now)
+	b.updateEtcd(now)
+	b.updateInstances(now)
 	if b.kept != b.members {
 		b.history.keep(b.members)
 		maps.DeleteFunc(b.tenures, func(k instance.Key, _ tenure) bool { return b.history.of[k] == nil })
@@ -177,9 +177,9 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 	b.show(ctx, now)
 }
 
-// lookAtInstances adds changes of this proxy's view of instances, such as ejections, to the feed. It
+// updateInstances adds changes of this proxy's view of instances, such as ejections, to the feed. It
 // forgets old losses.
-func (b *Board) lookAtInstances(now time.Time) {
+func (b *Board) updateInstances(now time.Time) {
 	maps.DeleteFunc(b.lost, func(_ instance.Key, l Lost) bool { return now.UnixMilli()-l.At > lostFor.Milliseconds() })
 	views := make(map[instance.Key]instance.View, len(b.passed))
 	for _, in := range b.members.All() {
@@ -198,9 +198,9 @@ func (b *Board) lookAtInstances(now time.Time) {
 	b.passed = views
 }
 
-// look adds an entry to the feed when etcd stops or starts responding. Reads of the membership get no
+// updateEtcd adds an entry to the feed when etcd stops or starts responding. Reads of the membership get no
 // entry, because they happen every few minutes.
-func (b *Board) look(now time.Time) {
+func (b *Board) updateEtcd(now time.Time) {
 	is := b.o.Etcd()
 	switch {
 	case is.State == b.etcd || is.reading():
@@ -213,13 +213,13 @@ func (b *Board) look(now time.Time) {
 	b.etcd = is.State
 }
 
-// greet sends the whole state to new viewers. It collects the state only if there were no viewers;
+// sendSnapshots sends the whole state to new viewers. It collects the state only if there were no viewers;
 // otherwise the state collected for the others is at most a second old.
-func (b *Board) greet(ctx context.Context, now time.Time) {
+func (b *Board) sendSnapshots(ctx context.Context, now time.Time) {
 	if b.shown.frame == nil {
 		b.show(ctx, now)
 	}
-	b.viewers.welcome(b.whole)
+	b.viewers.welcome(b.snapshotEvent)
 }
 
 // show collects the state and sends the changes.
@@ -243,16 +243,16 @@ func (b *Board) show(ctx context.Context, now time.Time) {
 	b.shown = shown{frame: is, at: now, feed: b.feed.n, rounds: b.history.rounds}
 }
 
-// whole returns the snapshot event for the state that the viewers have received.
-func (b *Board) whole() []byte {
-	if b.shown.whole == nil {
+// snapshotEvent returns the snapshot event for the state that the viewers have received.
+func (b *Board) snapshotEvent() []byte {
+	if b.shown.snapshot == nil {
 		t := &b.shown
-		t.whole = event("snapshot", &message{
+		t.snapshot = event("snapshot", &message{
 			Now: t.at.UnixMilli(), Self: &b.o.Self, Rows: t.frame.rows, Loads: t.frame.loads, Parts: t.frame.parts,
 			Feed: b.feed.until(t.feed), History: b.history.lines(),
 		})
 	}
-	return b.shown.whole
+	return b.shown.snapshot
 }
 
 // collect returns a frame of the current state.
@@ -300,11 +300,11 @@ const (
 // askProxies lists the proxies in another goroutine.
 func (b *Board) askProxies(ctx context.Context, now time.Time) {
 	was := b.proxies.Load()
-	if was != nil && now.Sub(was.tried) < proxiesEvery || !b.asking.CompareAndSwap(false, true) {
+	if was != nil && now.Sub(was.tried) < proxiesEvery || !b.listing.CompareAndSwap(false, true) {
 		return
 	}
 	go func() {
-		defer b.asking.Store(false)
+		defer b.listing.Store(false)
 		ctx, cancel := context.WithTimeout(ctx, proxiesLimit)
 		defer cancel()
 		fleet, err := b.o.Proxies(ctx)

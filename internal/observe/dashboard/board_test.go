@@ -237,7 +237,7 @@ func TestSlowViewersAreSentAway(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, _ *stage, b *Board) {
 		slow, quick := join(t, b), join(t, b)
-		for range behind + 3 {
+		for range maxLag + 3 {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			read(t, quick)

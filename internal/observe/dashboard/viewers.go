@@ -7,14 +7,14 @@ import (
 const (
 	// maxViewers bounds the number of viewers.
 	maxViewers = 32
-	// behind is the number of events that a viewer may lag before it is disconnected. It
+	// maxLag is the number of events that a viewer may lag before it is disconnected. It
 	// reconnects by itself and gets a snapshot.
-	behind = 8
+	maxLag = 8
 )
 
 // viewers are the open event streams of the page.
 type viewers struct {
-	came chan struct{} // there is a new viewer
+	joined chan struct{} // there is a new viewer
 
 	mu  sync.Mutex       // guards the fields below; client requests never lock it
 	all map[*viewer]bool // whether it has a snapshot
@@ -33,10 +33,10 @@ func (v *viewers) join() *viewer {
 	if len(v.all) >= maxViewers {
 		return nil
 	}
-	one := &viewer{events: make(chan []byte, behind), slow: make(chan struct{})}
+	one := &viewer{events: make(chan []byte, maxLag), slow: make(chan struct{})}
 	v.all[one] = false
 	select {
-	case v.came <- struct{}{}:
+	case v.joined <- struct{}{}:
 	default: // already signalled
 	}
 	return one

@@ -47,8 +47,8 @@ type Agents struct {
 	// Elsewhere are those of this machine that use another etcd or prefix.
 	Elsewhere []agentctl.Report
 	Silent    []Unseen // sockets of those of this machine that do not answer, each with the reason
-	// Afar are the agents whose refusal is in etcd, including agents of this machine.
-	Afar []lease.RefusedAgent
+	// Remote are the agents whose refusal is in etcd, including agents of this machine.
+	Remote []lease.RefusedAgent
 }
 
 // claimants returns the agents of this machine, from their reports, and those of others, from etcd.
@@ -61,8 +61,8 @@ func (a *Agents) claimants() (out []claimant) {
 			registration: lease.Phase(r.Registration.Phase), refusal: r.Registration.Reason,
 		})
 	}
-	for i := range a.Afar {
-		if one := &a.Afar[i]; !here[one.ID] {
+	for i := range a.Remote {
+		if one := &a.Remote[i]; !here[one.ID] {
 			c := claimant{
 				Key: instance.Key{Role: one.Role, Address: one.Address}, phase: instance.Printable(one.Phase, 40), registration: one.Registration,
 				host: cmp.Or(instance.Printable(one.Host, 80), "another machine"),
@@ -103,11 +103,11 @@ func (a *Agents) unregistered(m *Members, r *report) {
 			f.Cure = "remove the cause: the engine must answer /health and /v1/models, and etcd must answer the agent"
 			c.cured(&f, "status")
 		}
-		r.say(f)
+		r.add(f)
 	}
 	a.elsewhere(m, r)
 	for _, one := range a.Silent {
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Warning, Subject: "agent " + one.What, What: "it accepts connections and does not answer", Why: one.Why,
 			Cure: "check whether its process is stopped (SIGCONT continues it) or hangs, and restart it: without it the lease of its instance ends",
 		})
@@ -123,11 +123,11 @@ func (a *Agents) elsewhere(m *Members, r *report) {
 		if m.Snapshot != nil && one.Registration.Phase == string(lease.Registered) {
 			what, why = "registered in", "proxies of this etcd and prefix do not use the instance"
 		}
-		if why == "" || slices.ContainsFunc(a.Afar, func(f lease.RefusedAgent) bool { return f.ID == one.ID }) ||
+		if why == "" || slices.ContainsFunc(a.Remote, func(f lease.RefusedAgent) bool { return f.ID == one.ID }) ||
 			one.Incarnation != "" && slices.ContainsFunc(m.all(), func(in *instance.Instance) bool { return in.Record.ID == one.Incarnation }) {
 			continue
 		}
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Note, Subject: string(one.Role) + "/" + one.Address,
 			What: fmt.Sprintf("its agent on this machine is %s another etcd or prefix: %s, %s", what, strings.Join(one.Etcd, ","), one.EtcdPrefix),
 			Why:  why, Cure: "nothing, if it belongs to another fleet; otherwise set its --etcd-endpoints and --etcd-prefix",
@@ -163,6 +163,6 @@ func (a *Agents) conflicts(r *report) {
 			f.Commands = append(f.Commands, r.pdctl("get", one.String()))
 		}
 		c.cured(&f, "drain")
-		r.say(f)
+		r.add(f)
 	}
 }

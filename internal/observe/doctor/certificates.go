@@ -59,5 +59,5 @@ func certificate(subject, text, cure string, commands []string, r *report) {
 	case strings.Contains(text, "is not valid before"):
 		f.Why = "the clock of that machine or of the one that issued it is wrong; TLS refuses a certificate before its time"
 	}
-	r.say(f)
+	r.add(f)
 }

@@ -55,7 +55,7 @@ func (e *Etcd) members(r *report) {
 			f.What, f.Cure = "etcd has no leader: nothing can be read or written", "bring members back until more than half of them run"
 		}
 		f.Cure += "; meanwhile proxies use the last membership that they know"
-		r.say(f)
+		r.add(f)
 		return
 	}
 	for _, m := range e.Endpoints {
@@ -69,11 +69,11 @@ func (e *Etcd) members(r *report) {
 				f.Severity = Warning
 				f.What += "; the others work"
 			}
-			r.say(f)
+			r.add(f)
 			continue
 		}
 		if !m.Leader {
-			r.say(Finding{ // etcd has answered: the others have one
+			r.add(Finding{ // etcd has answered: the others have one
 				Severity: Warning, Subject: "etcd " + m.Address, What: "it has no leader; the others work",
 				Why:      "it cannot reach the other members",
 				Cure:     "check the network between its peer address and theirs",
@@ -82,16 +82,16 @@ func (e *Etcd) members(r *report) {
 		}
 		for _, text := range m.Problems {
 			if !strings.Contains(text, "NOSPACE") && !strings.Contains(text, "no leader") { // reported by other checks
-				r.say(Finding{Severity: Warning, Subject: "etcd " + m.Address, What: "a member of etcd reports a problem", Why: text, Cure: "look at its log"})
+				r.add(Finding{Severity: Warning, Subject: "etcd " + m.Address, What: "a member of etcd reports a problem", Why: text, Cure: "look at its log"})
 			}
 		}
 		if m.Quota > 0 && float64(m.Size) > nearQuota*float64(m.Quota) && len(e.Alarms) == 0 {
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Warning, Subject: "etcd " + m.Address,
 				What:     fmt.Sprintf("its database has %d of the %d bytes of its quota", m.Size, m.Quota),
 				Why:      "the history is not compacted, or other programs store much in this etcd; when the quota is reached, no instance can register",
 				Cure:     "compact and defragment it, or set a larger --quota-backend-bytes",
-				Commands: e.makeRoom(r),
+				Commands: e.freeSpace(r),
 			})
 		}
 	}
@@ -107,8 +107,8 @@ func (e *Etcd) small() bool {
 	return !slices.ContainsFunc(e.Endpoints, func(m Endpoint) bool { return m.Quota == 0 || float64(m.Size) > nearQuota*float64(m.Quota) })
 }
 
-// makeRoom returns the commands that free space.
-func (e *Etcd) makeRoom(r *report) []string {
+// freeSpace returns the commands that free space.
+func (e *Etcd) freeSpace(r *report) []string {
 	if e.Revision == 0 {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (e *Etcd) alarms(r *report) {
 		case "NOSPACE":
 			f.Why = "its database has reached its quota: no instance can register, and no change is possible; registered instances stay"
 			f.Cure = "compact its history, defragment it, then disarm the alarm; if its keys themselves fill it, first delete what is not needed, or set a larger --quota-backend-bytes if it is not embedded in a proxy"
-			f.Commands = e.makeRoom(r)
+			f.Commands = e.freeSpace(r)
 			if e.small() {
 				f.Why = "its database is far below its quota: the disk of an embedded etcd is nearly full, or an earlier alarm was not disarmed; no instance can register, and no change is possible; registered instances stay"
 				f.Cure = "if it is embedded in a proxy, the disk of its data directory is nearly full: free space there, and the proxy ends the alarm; if it is not, disarm the alarm"
@@ -139,7 +139,7 @@ func (e *Etcd) alarms(r *report) {
 		default:
 			f.Why, f.Cure = "etcd has raised it", "see etcd's documentation of this alarm"
 		}
-		r.say(f)
+		r.add(f)
 	}
 }
 
@@ -147,7 +147,7 @@ func (e *Etcd) auth(r *report) {
 	if e.Refused == nil || !e.Refused.Auth {
 		return
 	}
-	r.say(Finding{
+	r.add(Finding{
 		Severity: Error, Subject: "etcd", What: "etcd refuses this user", Why: e.Refused.Text,
 		Cure: "set PD_ETCD_PASSWORD to the password of the operator's user and run the first command; " +
 			"root of etcd sets up users and their rights as the second command shows",
@@ -173,5 +173,5 @@ func (e *Etcd) schema(r *report) {
 	}
 	f.Why = e.SchemaErr.Error()
 	f.Commands = []string{r.etcdctl("get", e.Root+"meta/schema")}
-	r.say(f)
+	r.add(f)
 }

@@ -43,9 +43,9 @@ type report struct {
 	findings []Finding
 }
 
-// say adds a finding of the running check. Line breaks in its texts, which error messages may
+// add adds a finding of the running check. Line breaks in its texts, which error messages may
 // have, become semicolons.
-func (r *report) say(f Finding) {
+func (r *report) add(f Finding) {
 	f.Check = r.check
 	for _, text := range []*string{&f.Subject, &f.What, &f.Why, &f.Cure} {
 		*text = instance.Printable(strings.ReplaceAll(strings.TrimSpace(*text), "\n", "; "), maxText)

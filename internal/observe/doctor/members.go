@@ -59,13 +59,13 @@ func (m *Members) rejected(root, byDefault string, r *report) {
 			f.Cure = "remove it; the program that writes it must name the engine by host:port"
 			// After "--" any address is an argument, not a flag.
 			f.Commands = []string{shell(slices.Concat([]string{"pdctl"}, r.Reach.Pdctl, []string{"remove", string(in.Role), "--", in.Address})...)}
-			r.say(f)
+			r.add(f)
 			continue
 		case address != in.Address:
 			// pdctl remove would also remove the instance with the canonical address.
 			f.Cure = "delete this key; the program that writes it must name the engine by " + address
 			f.Commands = []string{r.etcdctl("del", root+in.Key.String())}
-			r.say(f)
+			r.add(f)
 			continue
 		}
 		if in.Static() {
@@ -78,7 +78,7 @@ func (m *Members) rejected(root, byDefault string, r *report) {
 		if strings.Contains(f.Why, "connector") {
 			f.Cure += fmt.Sprintf("; --connector is one of %s", strings.Join(connector.Names(), ", "))
 		}
-		r.say(f)
+		r.add(f)
 	}
 }
 
@@ -89,7 +89,7 @@ func (m *Members) limits(r *report) {
 	}
 	for _, d := range m.Snapshot.Documents.In(schema.Limits) {
 		if _, err := instance.DecodeKeyLimits(d.Value); err != nil {
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Error, Subject: d.Key.String(), What: "its limits in etcd are invalid: proxies use the previous ones, or none after their start", Why: err.Error(),
 				Cure: "remove the limits, and set them again with pdctl limit set", Commands: []string{r.pdctl("limit", "rm", d.Address)},
 			})
@@ -104,7 +104,7 @@ func (m *Members) engines(proxies Proxies, r *report) {
 			continue
 		}
 		host, _, _ := net.SplitHostPort(in.Address)
-		look := []string{shell("curl", "-i", cmp.Or(in.Record.Scheme, "http")+"://"+in.Address+"/health"), r.pdctl("history", string(in.Role), in.Address)}
+		commands := []string{shell("curl", "-i", cmp.Or(in.Record.Scheme, "http")+"://"+in.Address+"/health"), r.pdctl("history", string(in.Role), in.Address)}
 		probe, asked := m.Probes[in.Key]
 		switch {
 		case in.Record.State == instance.Down && !in.Static():
@@ -120,27 +120,27 @@ func (m *Members) engines(proxies Proxies, r *report) {
 			case "no TLS":
 				what, cure = unusable, fmt.Sprintf("correct --engine-ca, --engine-cert and --engine-key of its agent on %s, or the certificate of the engine; the log of the agent has the reason", host)
 			}
-			r.say(Finding{Severity: Error, Subject: in.Key.String(), What: what, Why: why, Cure: cure, Commands: look})
+			r.add(Finding{Severity: Error, Subject: in.Key.String(), What: what, Why: why, Cure: cure, Commands: commands})
 		case in.Record.State == instance.Down:
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Error, Subject: in.Key.String(), What: "its static record says down", Why: "no agent updates a static record: it stays down until another record is written",
 				Cure: "write the record again when the engine runs", Commands: []string{r.pdctl("remove", string(in.Role), in.Address), r.pdctl("add", string(in.Role), in.Address)},
 			})
 		case asked && probe != nil:
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Error, Subject: in.Key.String(), What: "it does not answer /health from here", Why: probe.Error(),
 				Cure:     fmt.Sprintf("check that the engine runs on %s, and that a firewall lets this machine through; if the engine will not return, remove the instance", host),
-				Commands: append(look, r.pdctl("remove", string(in.Role), in.Address)),
+				Commands: append(commands, r.pdctl("remove", string(in.Role), in.Address)),
 			})
 		case in.Record.State == instance.Starting && in.Record.Cause == instance.CauseNoEngineIDs:
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Warning, Subject: in.Key.String(), What: "it gets no requests: its bootstrap server " + in.Bootstrap() + " does not return engine ids",
 				Why:      "the engine answers its agent, and its bootstrap server does not",
 				Cure:     "check --bootstrap-port of the agent, VLLM_MOONCAKE_BOOTSTRAP_PORT of the engine, and that no firewall is between them; the log of the agent has the error",
-				Commands: []string{shell("curl", "-i", "http://"+in.Bootstrap()+"/query"), look[1]},
+				Commands: []string{shell("curl", "-i", "http://"+in.Bootstrap()+"/query"), commands[1]},
 			})
 		default:
-			proxies.unused(in, look, r)
+			proxies.unused(in, commands, r)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (m *Members) kvRoles(byDefault string, r *report) {
 			continue
 		}
 		role := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[in.Role]
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Note, Subject: in.Key.String(), What: "its kv_role is kv_both, which is deprecated with NIXL",
 			Why:  "vLLM 0.32 logs a deprecation warning for NixlConnector, and a later release will refuse it",
 			Cure: fmt.Sprintf(`set "kv_role":"%s" in --kv-transfer-config of this engine at its next restart`, role),

@@ -25,7 +25,7 @@ func (x Proxies) wrongModels(members []*instance.Instance, r *report) {
 		one := &x[i]
 		for _, in := range members {
 			if reason := one.Unverified[in.Key.String()]; wrongModel.MatchString(reason) && one.Applied >= in.ModRevision {
-				r.say(ofWrongModel(in.Key.String(), one.name()+": "+reason, r.pdctl("get", in.Key.String())))
+				r.add(ofWrongModel(in.Key.String(), one.name()+": "+reason, r.pdctl("get", in.Key.String())))
 			}
 		}
 	}
@@ -37,7 +37,7 @@ func (a *Agents) wrongModels(r *report) {
 		if wrongModel.MatchString(c.reason) {
 			f := ofWrongModel(c.String(), "its agent "+c.where()+": "+c.reason)
 			c.cured(&f, "status")
-			r.say(f)
+			r.add(f)
 		}
 	}
 }
@@ -50,7 +50,7 @@ func (m *Members) wrongModels(r *report) {
 			continue
 		}
 		if want := missing(in, facts); want != "" {
-			r.say(ofWrongModel(in.Key.String(), "asked from here it "+verify.WrongModel(facts.Models, want), r.pdctl("get", in.Key.String())))
+			r.add(ofWrongModel(in.Key.String(), "asked from here it "+verify.WrongModel(facts.Models, want), r.pdctl("get", in.Key.String())))
 		}
 	}
 }

@@ -18,7 +18,7 @@ func (x Proxies) notifications(r *report) {
 		slices.Sort(by[text])
 		m := unnotified.FindStringSubmatch(text)
 		k := instance.Key{Role: instance.Prefill, Address: m[1]}
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Warning, Subject: k.String(), What: "its LMCache notifications do not arrive: requests bypass it",
 			Why: "they are expected at " + m[2] + "; reported by " + instance.Some(by[text]),
 			Cure: "set pd_proxy_host and pd_proxy_port in the engine's LMCache configuration to that address, leave pd_skip_proxy_notification off, " +

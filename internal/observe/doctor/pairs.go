@@ -97,7 +97,7 @@ func (m *Members) pairs(byDefault string, r *report) {
 		if !anyPair {
 			f.Severity = Error
 		}
-		r.say(f)
+		r.add(f)
 	}
 }
 

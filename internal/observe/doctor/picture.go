@@ -26,9 +26,9 @@ type Unseen struct{ What, Why, Cure string }
 
 // Check is one entry of Checks.
 type Check struct {
-	Name  string
-	Looks string // description of the check
-	find  func(*Picture, *report)
+	Name        string
+	Description string // description of the check
+	find        func(*Picture, *report)
 }
 
 // Checks returns all checks, in the order of findings with the same severity.
@@ -59,7 +59,7 @@ func Checks() []Check {
 		{"agent", "agents that do not answer, are not registered, or in another etcd: those of this machine, and others that wrote their reason to etcd", func(p *Picture, r *report) { p.Agents.unregistered(&p.Members, r) }},
 		{"notification", "prefill instances whose LMCache notifications do not arrive", func(p *Picture, r *report) { p.Proxies.notifications(r) }},
 		{"notice", "other notices of the proxies", func(p *Picture, r *report) { p.Proxies.notices(r) }},
-		{"unseen", "what could not be checked", (*Picture).couldNotSee},
+		{"unseen", "what could not be checked", (*Picture).unseen},
 	}
 }
 
@@ -76,7 +76,7 @@ func (p *Picture) Examine() []Finding {
 
 func (p *Picture) proxies(r *report) {
 	if p.Members.Snapshot != nil && len(p.Proxies) == 0 && len(p.Unseen) == 0 {
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Note, Subject: "proxies", What: "no proxy is registered in etcd",
 			Why: "no proxy runs with this etcd and prefix, or none can write to this etcd", Cure: "start one with the same --etcd-endpoints and --etcd-prefix",
 		})
@@ -90,9 +90,9 @@ func (p *Picture) models(r *report) {
 	p.Members.wrongModels(r)
 }
 
-func (p *Picture) couldNotSee(r *report) {
+func (p *Picture) unseen(r *report) {
 	for _, u := range p.Unseen {
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Note, Subject: u.What, What: "could not be checked", Why: u.Why,
 			Cure: cmp.Or(u.Cure, "use an etcd user with the right: root sees alarms, the operator sees all keys below "+p.Etcd.Root),
 		})

@@ -61,7 +61,7 @@ func (x Proxies) notServing(r *report) {
 		if len(by[text]) < len(x) {
 			subject = "proxy " + instance.Some(by[text])
 		}
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Error, Subject: subject, What: text, Why: "reported by " + instance.Some(by[text]) + "; /readyz there answers 503",
 			Cure: "start engines, or bring back those that the list shows with the reason why they are not used", Commands: []string{r.pdctl("list")},
 		})
@@ -73,38 +73,38 @@ func (x Proxies) notServing(r *report) {
 func (x Proxies) behind(root string, r *report) {
 	for i := range x {
 		one := &x[i]
-		look := []string{r.pdctl("status")} // its APPLIED and DIGEST AGE
+		commands := []string{r.pdctl("status")} // its APPLIED and DIGEST AGE
 		switch {
 		case one.V == 0 && one.Address == "" && one.Applied == 0:
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Warning, Subject: one.name(), What: "its presence cannot be read", Why: "the value of its key below " + root + "proxies/ is not that of a proxy",
 				Cure: "delete the key if no proxy with that id runs", Commands: []string{r.etcdctl("get", root+"proxies/"+one.ID)},
 			})
 		case one.Behind > 0 && one.Older:
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Warning, Subject: one.name(),
 				What: fmt.Sprintf("it has not applied limits or model routes of revision %d, it is at %d, also %s later", one.Behind, one.Applied, one.Watched.Round(100*time.Millisecond)),
 				Why:  "it is of an older release, which does not know them, or it has lost etcd, is suspended, or hangs",
-				Cure: "update this proxy; if it has the same release as the others, restart it", Commands: look,
+				Cure: "update this proxy; if it has the same release as the others, restart it", Commands: commands,
 			})
 		case one.Behind > 0:
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Error, Subject: one.name(),
 				What: fmt.Sprintf("it is stale: it has applied revision %d of the membership and not %d, also %s later", one.Applied, one.Behind, one.Watched.Round(100*time.Millisecond)),
 				Why:  "it has lost etcd, is suspended, or hangs: it sends requests to instances that have left, and none to new ones",
 				Cure: "check that its machine reaches etcd, and that its process runs (not stopped); if its APPLIED does not reach the revision, restart this proxy",
-				Commands: append(look,
+				Commands: append(commands,
 					r.pdctl("wait", "--revision", fmt.Sprint(one.Behind), "--timeout", "30s")),
 			})
 		case one.Silent:
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Warning, Subject: one.name(),
 				What: fmt.Sprintf("it is stale: its load digest has requests in flight and was not renewed in %s", one.Watched.Round(100*time.Millisecond)),
 				Why:  "a proxy with requests in flight writes it every few seconds: this one is suspended, hangs, or has lost etcd",
-				Cure: "check that its process runs (not stopped) and reaches etcd; otherwise restart this proxy, because the others no longer know its load", Commands: look,
+				Cure: "check that its process runs (not stopped) and reaches etcd; otherwise restart this proxy, because the others no longer know its load", Commands: commands,
 			})
 		case one.Load != nil && one.Load.Ignored != "":
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Warning, Subject: one.name(), What: "its load digest is not usable", Why: one.Load.Ignored,
 				Cure: "use the same release for all proxies", Commands: []string{r.pdctl("status")},
 			})
@@ -116,7 +116,7 @@ func (x Proxies) notices(r *report) {
 	texts, by := x.reporters(func(p *Proxy) []string { return p.Notices }, func(text string) bool { return !isCertificate(text) && !unnotified.MatchString(text) })
 	for _, text := range texts {
 		slices.Sort(by[text])
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Warning, Subject: "fleet", What: text, Why: "reported by " + instance.Some(by[text]),
 			Cure: "see each instance's state and reason, and the notices as they are now", Commands: []string{r.pdctl("list"), r.pdctl("status")},
 		})
@@ -125,7 +125,7 @@ func (x Proxies) notices(r *report) {
 
 // unused reports an instance that proxies do not use, because it has not answered them or is
 // ejected.
-func (x Proxies) unused(in *instance.Instance, look []string, r *report) {
+func (x Proxies) unused(in *instance.Instance, commands []string, r *report) {
 	var by []string
 	var view instance.View
 	reason := ""
@@ -142,7 +142,7 @@ func (x Proxies) unused(in *instance.Instance, look []string, r *report) {
 	f := Finding{
 		Severity: Error, Subject: in.Key.String(), What: fmt.Sprintf("%d of %d proxies cannot use it: %s", len(by), len(x), view), Why: instance.Some(by) + ": " + reason,
 		Cure:     "check that the engine runs, and that the machines of these proxies can reach its address; proxies use it again when it answers",
-		Commands: slices.Concat([]string{r.pdctl("get", in.Key.String())}, look),
+		Commands: slices.Concat([]string{r.pdctl("get", in.Key.String())}, commands),
 	}
 	if strings.Contains(reason, "no TLS") {
 		f.Cure = "correct --engine-ca, --engine-cert and --engine-key of these proxies, or the certificate of the engine; proxies use it again when it answers"
@@ -154,5 +154,5 @@ func (x Proxies) unused(in *instance.Instance, look []string, r *report) {
 	if len(by) < len(x) {
 		f.Severity = Warning
 	}
-	r.say(f)
+	r.add(f)
 }

@@ -38,7 +38,7 @@ func (m *Members) slow(r *report) {
 			took, usual, what, sort = tookEach, usualEach, "a token of the prompt", "ttft"
 		}
 		weight := fmt.Sprint(max(1, int(float64(in.Weight())*usual/took)))
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Warning, Subject: in.Key.String(), What: fmt.Sprintf("it is %.1f times slower than its peers: %.3g ms for %s, theirs is %.3g ms", took/usual, took*1e3, what, usual*1e3),
 			Why:      fmt.Sprintf("measured by the proxies over about the last %.0f requests there, and compared with the median of %d other %s instances of this model", own.Samples, len(means), in.Role),
 			Cure:     "compare its engine with that of a peer: its log and settings, other programs on the GPU, its clocks and temperature (nvidia-smi); send it fewer requests until you have found the cause",

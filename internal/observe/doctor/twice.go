@@ -67,7 +67,7 @@ func oneEngine(at string, list []*instance.Instance, r *report) {
 					removals = append(removals, r.pdctl("remove", string(role), in.Address))
 				}
 			}
-			r.say(Finding{
+			r.add(Finding{
 				Severity: Error, Subject: string(role) + "/" + at, What: fmt.Sprintf("one engine is registered %d times: %s", len(same), keys(same)),
 				Why:      "two agents, or an agent and a static record, register it under two addresses: it gets a share of the requests for each",
 				Cure:     "stop one of the two agents, or remove the static record; set one --address for the engine",
@@ -89,7 +89,7 @@ func oneEngine(at string, list []*instance.Instance, r *report) {
 		f.Severity, f.Why = Error, "two agents on different machines have registered one address, so one of them registers an engine that is not its own"
 		f.Cure = "stop one of the two agents, or set its --address to that of its own engine"
 	}
-	r.say(f)
+	r.add(f)
 }
 
 // fine reports whether a record may share its address with the other role.
@@ -146,7 +146,7 @@ func (m *Members) ports(r *report) {
 			who = append(who, u.in.Key.String()+" ("+u.name+")")
 			commands = append(commands, r.pdctl("get", u.in.Key.String()))
 		}
-		r.say(Finding{
+		r.add(Finding{
 			Severity: Error, Subject: list[1].in.Key.String(),
 			What:     fmt.Sprintf("port %d is the side channel of %d engines on one machine: %s", at.port, len(list), instance.Some(who)),
 			Why:      "only one of them can listen there: KV transfers of the other reach the wrong engine, or none",

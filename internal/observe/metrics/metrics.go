@@ -25,19 +25,19 @@ import (
 
 // Metrics counts requests. It is safe for concurrent use.
 type Metrics struct {
-	requests *prometheus.CounterVec
-	retries  *prometheus.CounterVec
-	alone    *prometheus.CounterVec
-	decided  *prometheus.CounterVec
-	stalls   prometheus.Counter
-	missing  prometheus.Counter
-	spent    *prometheus.CounterVec
-	media    prometheus.Counter
-	asked    *prometheus.CounterVec
-	kept     prometheus.Counter
-	late     *prometheus.CounterVec
-	trials   *prometheus.CounterVec
-	vanished *prometheus.CounterVec
+	requests   *prometheus.CounterVec
+	retries    *prometheus.CounterVec
+	decodeOnly *prometheus.CounterVec
+	decided    *prometheus.CounterVec
+	stalls     prometheus.Counter
+	missing    prometheus.Counter
+	spent      *prometheus.CounterVec
+	media      prometheus.Counter
+	asked      *prometheus.CounterVec
+	kept       prometheus.Counter
+	late       *prometheus.CounterVec
+	trials     *prometheus.CounterVec
+	vanished   *prometheus.CounterVec
 
 	continued, notContinued *prometheus.CounterVec
 	pause                   prometheus.Histogram
@@ -74,7 +74,7 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 			"Time of each stage of a request, in their order: queue, retry, prefill, handover (KV transfer), decode; role is that of the instance that serves the stage.",
 			[]float64{.0001, .0005, .001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560}, "endpoint", "stage", "role"),
 		retries:      f.counters("pd_forward_retries_total", "Failed legs that were retried on another instance.", "role", "class"),
-		alone:        f.counters("pd_forward_decode_only_total", "Requests that a decode instance served without a prefill, by reason.", "reason"),
+		decodeOnly:   f.counters("pd_forward_decode_only_total", "Requests that a decode instance served without a prefill, by reason.", "reason"),
 		decided:      f.counters("pd_disaggregate_total", "Decisions of --disaggregate for requests, pair or decode_only, by reason.", "decision", "reason"),
 		stalls:       f.counter("pd_disaggregate_stall_seconds_total", "Estimated time, in seconds summed over all running streams, that they waited while decode instances computed prompts by such a decision."),
 		missing:      f.counter("pd_forward_handover_missing_total", "Prefill answers without the transfer params that their connector needs."),
@@ -127,7 +127,7 @@ func (m *Metrics) atZero() {
 		m.continued.WithLabelValues(string(leg.BrokeOff), how)
 	}
 	for _, reason := range bypass.Reasons() {
-		m.alone.WithLabelValues(reason.Name)
+		m.decodeOnly.WithLabelValues(reason.Name)
 	}
 	for _, outcome := range flow.AskOutcomes() {
 		m.asked.WithLabelValues(outcome)
@@ -160,7 +160,7 @@ func (m *Metrics) Follow(last, now *instance.Snapshot) {
 type kind struct {
 	endpoint, outcome string
 	status            int
-	alone             bool // no prefill instance was involved
+	decodeOnly        bool // no prefill instance was involved
 }
 
 // series are the counters of one kind, looked up once.
@@ -190,7 +190,7 @@ func (m *Metrics) of(k kind) *series {
 
 func (m *Metrics) newSeries(k kind) *series {
 	way, first := "pair", string(instance.Prefill)
-	if k.alone {
+	if k.decodeOnly {
 		way, first = "decode_only", string(instance.Decode)
 	}
 	stage := func(name, role string) prometheus.Observer { return m.stages.WithLabelValues(k.endpoint, name, role) }
@@ -219,7 +219,7 @@ func (m *Metrics) Done(e *forward.Entry) {
 		s.passed(e)
 	}
 	if e.DecodeOnly != "" {
-		m.alone.WithLabelValues(e.DecodeOnly).Inc()
+		m.decodeOnly.WithLabelValues(e.DecodeOnly).Inc()
 	}
 	if e.KeepAlives > 0 {
 		m.kept.Add(float64(e.KeepAlives))
@@ -269,9 +269,9 @@ func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 }
 
 // Disaggregated counts a decision of --disaggregate.
-func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
+func (m *Metrics) Disaggregated(decodeOnly bool, reason string, stall float64) {
 	decision := "pair"
-	if alone {
+	if decodeOnly {
 		decision = "decode_only"
 	}
 	m.decided.WithLabelValues(decision, reason).Inc()

@@ -19,10 +19,10 @@ import (
 type Counts struct {
 	members func() *instance.Snapshot
 
-	mu      sync.Mutex // guards the maps
-	alone   map[string]int64
-	lost    map[instance.Key]lost
-	refused map[leg.Class]map[instance.Key]time.Time // the last refusals of keys and of certificates
+	mu         sync.Mutex // guards the maps
+	decodeOnly map[string]int64
+	lost       map[instance.Key]lost
+	refused    map[leg.Class]map[instance.Key]time.Time // the last refusals of keys and of certificates
 }
 
 // lost counts the consecutive answers without a KV transfer of one incarnation of a prefill
@@ -36,7 +36,7 @@ type lost struct {
 // are forgotten.
 func NewCounts(members func() *instance.Snapshot) *Counts {
 	return &Counts{
-		members: members, alone: map[string]int64{}, lost: map[instance.Key]lost{},
+		members: members, decodeOnly: map[string]int64{}, lost: map[instance.Key]lost{},
 		refused: map[leg.Class]map[instance.Key]time.Time{leg.EngineKey: {}, leg.Untrusted: {}},
 	}
 }
@@ -49,9 +49,9 @@ func (c *Counts) Done(e *forward.Entry) {
 	switch {
 	case e.Decode == "", bypass.Chosen(e.DecodeOnly):
 	case e.DecodeOnly != "":
-		c.alone[e.DecodeOnly]++
+		c.decodeOnly[e.DecodeOnly]++
 	case e.Prefill != "":
-		clear(c.alone)
+		clear(c.decodeOnly)
 	}
 }
 
@@ -99,7 +99,7 @@ func (c *Counts) forget() {
 }
 
 // read returns copies of the counts, and the names of the instances that refused a key or a certificate.
-func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64, refused map[leg.Class][]string) {
+func (c *Counts) read() (decodeOnly map[string]int64, lost map[instance.Key]int64, refused map[leg.Class][]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forget()
@@ -114,5 +114,5 @@ func (c *Counts) read() (alone map[string]int64, lost map[instance.Key]int64, re
 		}
 		slices.Sort(refused[class])
 	}
-	return maps.Clone(c.alone), lost, refused
+	return maps.Clone(c.decodeOnly), lost, refused
 }

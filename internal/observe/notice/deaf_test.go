@@ -14,8 +14,8 @@ func TestDeaf(t *testing.T) {
 	f := newFleet(in(instance.Decode, "b:1"))
 	got := notice.View{
 		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Fallback: true,
-		Connector: func(i *instance.Instance) string { return i.Record.Connector }, Deaf: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
-	}.Words()
+		Connector: func(i *instance.Instance) string { return i.Record.Connector }, NoKVEvents: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
+	}.Texts()
 	if want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"; strings.Join(got, "\n") != want {
 		t.Errorf("%q", got)
 	}

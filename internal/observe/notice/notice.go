@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// fewAlone is the number of consecutive decode-only requests that cause a notice, and
-	// fewLost the number of consecutive responses without a KV transfer.
-	fewAlone, fewLost = 5, 3
+	// minDecodeOnly is the number of consecutive decode-only requests that cause a notice, and
+	// minLost the number of consecutive responses without a KV transfer.
+	minDecodeOnly, minLost = 5, 3
 	// most bounds the notices, mostListed the entries of a list in one of them.
 	most, mostListed = 8, 4
 	longest          = 400 // bytes of a notice
@@ -40,8 +40,8 @@ type View struct {
 	Blocks func(*instance.Instance) int
 	// Build returns the build that the partner of an instance must have, "" for any; nil: any.
 	Build func(*instance.Instance) string
-	// Deaf maps addresses of instances to the reason why their KV events cannot be followed.
-	Deaf map[string]string
+	// NoKVEvents maps addresses of instances to the reason why their KV events cannot be followed.
+	NoKVEvents map[string]string
 	// Unnotified has the prefill instances that are bypassed because their notifications do
 	// not arrive, with the addresses at which they are expected.
 	Unnotified map[instance.Key]string
@@ -104,59 +104,59 @@ func matches(k connector.PairKey, others map[connector.PairKey]int) bool {
 	return slices.ContainsFunc(sorted(others), func(other connector.PairKey) bool { return k.Mismatch(other) == "" })
 }
 
-// Words returns the notices, most severe first; none if nothing is wrong.
-func (v View) Words() []string {
+// Texts returns the notices, most severe first; none if nothing is wrong.
+func (v View) Texts() []string {
 	var out []string
-	say := func(format string, args ...any) {
+	add := func(format string, args ...any) {
 		if len(out) < most {
 			out = append(out, instance.Printable(fmt.Sprintf(format, args...), longest))
 		}
 	}
 	prefill, decode := v.usable(instance.Prefill), v.usable(instance.Decode)
 	if text := v.NotServing(); text != "" {
-		say("%s", text)
+		add("%s", text)
 	}
 	counted, lost, refused := v.Counts.read()
 	if names := refused[leg.EngineKey]; len(names) > 0 {
-		say("engines have refused the key of this proxy in the last 5 minutes: %s. Correct --engine-api-key", instance.Some(names))
+		add("engines have refused the key of this proxy in the last 5 minutes: %s. Correct --engine-api-key", instance.Some(names))
 	}
 	if names := refused[leg.Untrusted]; len(names) > 0 {
-		say("TLS with engines failed in the last 5 minutes: %s. The log of this proxy has the reasons", instance.Some(names))
+		add("TLS with engines failed in the last 5 minutes: %s. The log of this proxy has the reasons", instance.Some(names))
 	}
 	if v.Kept > 0 {
-		say("keys of a former etcd are in effect, which etcd lacks (%d): pdctl restore --all writes them back, pdctl forget --all drops them", v.Kept)
+		add("keys of a former etcd are in effect, which etcd lacks (%d): pdctl restore --all writes them back, pdctl forget --all drops them", v.Kept)
 	}
 	if v.Unsaved != "" {
-		say("the membership cannot be saved to --state-dir: %s. After a restart without etcd its instances would be unknown", v.Unsaved)
+		add("the membership cannot be saved to --state-dir: %s. After a restart without etcd its instances would be unknown", v.Unsaved)
 	}
 	if len(prefill) == 0 && len(decode) > 0 && v.Fallback && v.registered(instance.Prefill) {
-		say("%s", v.unusable(instance.Prefill, ": decode computes every prompt"))
+		add("%s", v.unusable(instance.Prefill, ": decode computes every prompt"))
 	}
 	if len(prefill) > 0 && len(decode) > 0 {
-		v.unpaired(prefill, decode, say)
-		v.models(prefill, decode, say)
+		v.unpaired(prefill, decode, add)
+		v.models(prefill, decode, add)
 	}
-	v.hung(say)
-	orphans(slices.Concat(prefill, decode), say)
+	v.hung(add)
+	orphans(slices.Concat(prefill, decode), add)
 	for _, in := range prefill {
 		if text := in.Warning(v.Connector(in)); text != "" {
-			say("prefill %s: %s", in.Address, text)
+			add("prefill %s: %s", in.Address, text)
 		}
 	}
-	for _, address := range slices.Sorted(maps.Keys(v.Deaf)) {
-		say("no KV events from %s: %s", address, v.Deaf[address])
+	for _, address := range slices.Sorted(maps.Keys(v.NoKVEvents)) {
+		add("no KV events from %s: %s", address, v.NoKVEvents[address])
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(v.Unnotified), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
 		// doctor parses this text (doctor/notifications.go).
-		say("prefill %s is bypassed: its LMCache notifications do not arrive; they are expected at %s", k.Address, v.Unnotified[k])
+		add("prefill %s is bypassed: its LMCache notifications do not arrive; they are expected at %s", k.Address, v.Unnotified[k])
 	}
 	if v.canPair(prefill, decode) {
 		delete(counted, bypass.NoPrefill) // counted while there were none
-		unused(len(prefill), counted, say)
+		unused(len(prefill), counted, add)
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(lost), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
-		if in, ok := v.Snapshot.Lookup(k); ok && lost[k] >= fewLost {
-			say("prefill %s (%s) has sent no transfer params in its last %d answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?",
+		if in, ok := v.Snapshot.Lookup(k); ok && lost[k] >= minLost {
+			add("prefill %s (%s) has sent no transfer params in its last %d answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?",
 				k.Address, v.Connector(in), lost[k])
 		}
 	}
@@ -206,7 +206,7 @@ func (v View) unusable(role instance.Role, consequence string) string {
 }
 
 // orphans reports the instances in use that pdctl list does not show, because their keys were lost.
-func orphans(used []*instance.Instance, say func(string, ...any)) {
+func orphans(used []*instance.Instance, add func(string, ...any)) {
 	var names []string
 	for _, in := range used {
 		if in.View == instance.Orphan {
@@ -214,17 +214,17 @@ func orphans(used []*instance.Instance, say func(string, ...any)) {
 		}
 	}
 	if len(names) > 0 {
-		say("instances that are no longer registered are used while they answer: %s. Check that their agents run and reach etcd, or stop requests with pdctl drain --force", instance.Some(names))
+		add("instances that are no longer registered are used while they answer: %s. Check that their agents run and reach etcd, or stop requests with pdctl drain --force", instance.Some(names))
 	}
 }
 
 // hung reports instances whose engine core makes no progress: their API servers answer, so
 // nothing else shows it.
-func (v View) hung(say func(string, ...any)) {
+func (v View) hung(add func(string, ...any)) {
 	for _, role := range instance.Roles() {
 		for _, in := range v.Snapshot.Usable(role) {
 			if o := v.Opinion(in.Key); o.View == instance.Ejected && strings.HasPrefix(o.Reason, "hung:") {
-				say("%s %s is ejected: %s. It returns when a trial request succeeds; if none does, restart its engine", role, in.Address, o.Reason)
+				add("%s %s is ejected: %s. It returns when a trial request succeeds; if none does, restart its engine", role, in.Address, o.Reason)
 			}
 		}
 	}
@@ -243,11 +243,11 @@ func (v View) status(in *instance.Instance) string {
 // unpaired reports prefill instances without a partner, and those whose partners all have another
 // KV block size: depending on the connector, decode then finds nothing in a shared pool, or the
 // engines report the mismatch.
-func (v View) unpaired(prefill, decode []*instance.Instance, say func(string, ...any)) {
+func (v View) unpaired(prefill, decode []*instance.Instance, add func(string, ...any)) {
 	ps, ds := v.pairKeys(prefill, v.Blocks), v.pairKeys(decode, v.Blocks)
 	for _, p := range sorted(ps) {
 		if !matches(p, ds) {
-			say("%s unused: prefill speaks %s, decode %s, and there is no pair of them", instances(ps[p], instance.Prefill), text(p), texts(ds))
+			add("%s unused: prefill speaks %s, decode %s, and there is no pair of them", instances(ps[p], instance.Prefill), text(p), texts(ds))
 		}
 	}
 	size := func(in *instance.Instance) int { return in.Record.BlockSize }
@@ -255,7 +255,7 @@ func (v View) unpaired(prefill, decode []*instance.Instance, say func(string, ..
 	for _, p := range sorted(v.pairKeys(prefill, size)) {
 		free := connector.PairKey{Connector: p.Connector, Build: p.Build}
 		if ps[free] > 0 && matches(free, ds) && !matches(p, sized) {
-			say("prefill speaks %s, decode %s: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use", text(p), texts(sized))
+			add("prefill speaks %s, decode %s: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use", text(p), texts(sized))
 		}
 	}
 }
@@ -286,7 +286,7 @@ func texts(keys map[connector.PairKey]int) string {
 
 // models reports models that only one of the roles serves. A decode instance whose record has no connector
 // and no sign of NIXL needs no prefill: it may serve embeddings.
-func (v View) models(prefill, decode []*instance.Instance, say func(string, ...any)) {
+func (v View) models(prefill, decode []*instance.Instance, add func(string, ...any)) {
 	ps, ds := served(prefill), served(decode)
 	fetching := served(slices.DeleteFunc(slices.Clone(decode), func(in *instance.Instance) bool {
 		name := v.Connector(in)
@@ -301,10 +301,10 @@ func (v View) models(prefill, decode []*instance.Instance, say func(string, ...a
 		return names
 	}
 	for _, name := range only(ps, ds) {
-		say("only prefill serves model %s: requests that generate are refused", name)
+		add("only prefill serves model %s: requests that generate are refused", name)
 	}
 	for _, name := range only(fetching, ps) {
-		say("no prefill instance serves model %s: decode computes its prompts", name)
+		add("no prefill instance serves model %s: decode computes its prompts", name)
 	}
 }
 
@@ -319,13 +319,13 @@ func served(list []*instance.Instance) map[string]int64 {
 }
 
 // unused reports usable prefill instances that recent requests did not use.
-func unused(ready int, counted map[string]int64, say func(string, ...any)) {
+func unused(ready int, counted map[string]int64, add func(string, ...any)) {
 	total := int64(0)
 	for _, n := range counted {
 		total += n
 	}
-	if total >= fewAlone {
-		say("%s ready, but each of the last %d requests was served by decode alone: %s", instances(ready, instance.Prefill), total,
+	if total >= minDecodeOnly {
+		add("%s ready, but each of the last %d requests was served by decode alone: %s", instances(ready, instance.Prefill), total,
 			listed(counted, func(name string) string { return name + " (" + bypass.Text(name) + ")" }))
 	}
 }

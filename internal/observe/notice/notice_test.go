@@ -58,7 +58,7 @@ func (f *fleet) words() string {
 			}
 			return 0
 		},
-	}.Words(), "\n")
+	}.Texts(), "\n")
 }
 
 // opinion returns the proxy's opinion: an ejected instance accepts no connections.

@@ -14,7 +14,7 @@ func TestKept(t *testing.T) {
 	f := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1"))
 	got := notice.View{
 		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Connector: func(*instance.Instance) string { return "nixl" }, Kept: 3,
-	}.Words()
+	}.Texts()
 	if len(got) != 1 || !strings.Contains(got[0], "(3): pdctl restore --all") {
 		t.Errorf("%q", got)
 	}
@@ -29,7 +29,7 @@ func TestUnnotified(t *testing.T) {
 		Unnotified: map[instance.Key]string{
 			{Role: instance.Prefill, Address: "p:2"}: "port 8500 of the agent on p (--lmcache-notify)", {Role: instance.Prefill, Address: "p:1"}: "a",
 		},
-	}.Words()
+	}.Texts()
 	want := "no decode instance is registered: nothing is served\n" +
 		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
 		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"

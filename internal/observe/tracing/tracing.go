@@ -38,7 +38,7 @@ type Tracer struct {
 }
 
 // share returns the sampler for a share of the requests without a parent. choose selects them, so that
-// the SDK handles only the chosen ones.
+// the SDK handles only the sampled ones.
 func share(of float64) (choose func() bool, s sdktrace.Sampler) {
 	return func() bool { return rand.Float64() < of }, sdktrace.ParentBased(sdktrace.AlwaysSample())
 }
@@ -67,7 +67,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 type Request struct {
 	// of is nil if the request is not sampled, which is the common case. parent then carries
 	// that decision to the engines, which would otherwise sample on their own.
-	of     *chosen
+	of     *sampledRequest
 	parent [1]string
 	// dropState reports whether the client's tracestate, sent without a traceparent, is dropped.
 	dropState bool
@@ -77,7 +77,7 @@ type Request struct {
 // that of the proxy, or of the client's traceparent if the proxy does not trace the request.
 // It is "" if there is none. It may be called on nil.
 func (r *Request) ID(h http.Header) string {
-	if r.Chosen() {
+	if r.Sampled() {
 		return r.of.span.SpanContext().TraceID().String()
 	}
 	if len(h[traceparent]) == 0 {
@@ -90,8 +90,8 @@ func (r *Request) ID(h http.Header) string {
 	return ""
 }
 
-// chosen is a request that is traced.
-type chosen struct {
+// sampledRequest is a request that is traced.
+type sampledRequest struct {
 	tracer              trace.Tracer
 	span                trace.Span
 	ctx                 context.Context //nolint:containedctx // carries span, as the SDK wants it
@@ -111,21 +111,21 @@ func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request 
 		parent = trace.SpanContextFromContext(ctx).IsValid()
 	}
 	if t.choose != nil && !parent && !t.choose() {
-		return notChosen(r, randomParent())
+		return notSampled(r, randomParent())
 	}
 	ctx, span := t.tracer.Start(ctx, r.Method+" "+route, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(start))
 	switch {
 	case span.IsRecording():
-		return &Request{of: &chosen{
+		return &Request{of: &sampledRequest{
 			tracer: t.tracer, span: span, ctx: ctx, method: r.Method, route: route, path: r.URL.Path, secure: r.TLS != nil,
 		}}
 	case parent:
 		return nil
 	}
-	return notChosen(r, header(span.SpanContext()))
+	return notSampled(r, header(span.SpanContext()))
 }
 
-func notChosen(r *http.Request, parent string) *Request {
+func notSampled(r *http.Request, parent string) *Request {
 	return &Request{parent: [1]string{parent}, dropState: len(r.Header[tracestate]) > 0}
 }
 
@@ -174,8 +174,8 @@ func written(s string) string {
 	return instance.Printable(s, maxWritten)
 }
 
-// Chosen reports whether the request is sampled: it has spans, and End must be called.
-func (r *Request) Chosen() bool { return r != nil && r.of != nil }
+// Sampled reports whether the request is sampled: it has spans, and End must be called.
+func (r *Request) Sampled() bool { return r != nil && r.of != nil }
 
 // Outcome is the result of a request.
 type Outcome struct {
@@ -189,7 +189,7 @@ type Outcome struct {
 
 // End ends the trace.
 func (r *Request) End(o *Outcome) {
-	if !r.Chosen() {
+	if !r.Sampled() {
 		return
 	}
 	c := r.of
@@ -222,14 +222,14 @@ func (r *Request) End(o *Outcome) {
 // Span is a part of a request's trace. It is safe for concurrent use.
 type Span struct{ span trace.Span }
 
-func (c *chosen) start(name string, o ...trace.SpanStartOption) *Span {
+func (c *sampledRequest) start(name string, o ...trace.SpanStartOption) *Span {
 	_, s := c.tracer.Start(c.ctx, name, o...)
 	return &Span{s}
 }
 
 // Pick starts the span of the choice of an instance in a role.
 func (r *Request) Pick(role string) *Span {
-	if !r.Chosen() {
+	if !r.Sampled() {
 		return nil
 	}
 	return r.of.start("pick "+role, trace.WithAttributes(attribute.String("pd.role", role)))
@@ -250,7 +250,7 @@ func (s *Span) Picked(err error, address, policy string) {
 
 // Leg starts the span of a request to an engine.
 func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
-	if !r.Chosen() {
+	if !r.Sampled() {
 		return nil
 	}
 	host, port, _ := net.SplitHostPort(address)

@@ -81,8 +81,8 @@ func (e *Edit) Body() splice.Body {
 	if r.PromptTokenIDs != nil {
 		e.SetBytes(FieldKVTransferParams, withPromptIDs(e.value[FieldKVTransferParams], r.PromptTokenIDs))
 	}
-	var room [maxUsualSplices]splice.Splice
-	splices := room[:0]
+	var buf [maxUsualSplices]splice.Splice
+	splices := buf[:0]
 	for i := range r.occ {
 		if o := &r.occ[i]; !e.removes(o) && r.counts(o.field, o.object) && e.action[o.field] != keep {
 			splices = append(splices, splice.Splice{Start: o.val, End: o.end, Text: readOnly(e.value[o.field])})

@@ -18,7 +18,7 @@ func (r *Request) Media() bool {
 		return false
 	}
 	found := false
-	look := func(m jsonscan.Member) error {
+	visit := func(m jsonscan.Member) error {
 		if name := string(jsonscan.Unquote(b[m.Key:m.KeyEnd])); name == "content" || name == "output" { // of a function call
 			found = found || mediaIn(b[m.Value:m.End], false)
 		}
@@ -29,7 +29,7 @@ func (r *Request) Media() bool {
 		var end int
 		var err error
 		if b[i] == '{' {
-			end, err = s.Members(i, 0, look)
+			end, err = s.Members(i, 0, visit)
 		} else {
 			end, err = s.Value(i, 0)
 		}

@@ -15,8 +15,8 @@ import (
 // the prompt. prompt is the last part, head has all before it, and room is memory for head. The cache
 // marks of /v1/messages are left out: they move from turn to turn, although no model sees them. media is
 // that of Media: the content of a file is replaced by a hash, since its bytes are not its tokens.
-func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte, media bool) {
-	head = room[:0]
+func (r *Request) Reading(buf [][]byte) (head [][]byte, prompt []byte, media bool) {
+	head = buf[:0]
 	for _, f := range [...]Field{FieldCacheSalt, FieldTools, FieldSystem, FieldInstructions} {
 		if raw := r.Raw(f); raw != nil && !jsonscan.IsNull(raw) {
 			head, raw = r.unmarked(head, raw)

@@ -15,7 +15,7 @@ func TestTokensTell(t *testing.T) {
 	} {
 		for kind, returned := range map[openai.Kind]bool{openai.Chat: true, openai.Completion: true, openai.Messages: false, openai.Responses: false} {
 			r, _ := request.Parse(kind, []byte(body)) // a refused request is parsed as well
-			if got := r.TokensTell(); got != (want && returned) {
+			if got := r.TokensIdentifyCache(); got != (want && returned) {
 				t.Errorf("%s on %v: %t", body, kind, got)
 			}
 		}

@@ -177,17 +177,17 @@ func readChoice(k openai.Kind, choice []byte) (content, finished bool) {
 		case "finish_reason":
 			finished = finished || !jsonscan.IsNull(val)
 		case "text":
-			content = content || says(val)
+			content = content || hasValue(val)
 		case "token_ids":
-			content = content || k != openai.Chat && says(val)
+			content = content || k != openai.Chat && hasValue(val)
 		case "delta", "message":
-			content = content || deltaSays(val)
+			content = content || deltaHasContent(val)
 		}
 	})
 	return content, finished
 }
 
-func deltaSays(delta []byte) bool {
+func deltaHasContent(delta []byte) bool {
 	if delta[0] != '{' {
 		return false
 	}
@@ -196,14 +196,14 @@ func deltaSays(delta []byte) bool {
 		switch string(name) {
 		case "role", "name":
 		default: // content, reasoning, reasoning_content, tool_calls, refusal, audio, and later additions
-			found = found || says(delta[m.Value:m.End])
+			found = found || hasValue(delta[m.Value:m.End])
 		}
 	})
 	return found
 }
 
-// says reports whether a value is neither null nor empty.
-func says(val []byte) bool {
+// hasValue reports whether a value is neither null nor empty.
+func hasValue(val []byte) bool {
 	switch string(val) {
 	case "null", `""`, "[]", "{}", "false":
 		return false

@@ -86,7 +86,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "proxies", Why: err.Error()})
 	}
 	gatherPaces(ctx, s, p)
-	if p.Agents.Afar, err = conn.Store.Reader.RefusedAgents(ctx); err != nil {
+	if p.Agents.Remote, err = conn.Store.Reader.RefusedAgents(ctx); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "agents that are refused", Why: err.Error()})
 		err = nil
 	}

@@ -158,17 +158,17 @@ func (t *eventsPrinter) tail(p kvevents.Publisher, of string) *kvevents.Tail {
 	return &kvevents.Tail{
 		Publisher: p,
 		Ready: func() {
-			t.say(out("Listening for KV cache events on topic: %s%s\n", instance.Printable(p.Topic, 80), of))
+			t.print(out("Listening for KV cache events on topic: %s%s\n", instance.Printable(p.Topic, 80), of))
 		},
 		Missed: func(missed, last, current uint64) {
-			t.say(out("Missed %d messages (last: %d, current: %d)%s\n", missed, last, current, of))
+			t.print(out("Missed %d messages (last: %d, current: %d)%s\n", missed, last, current, of))
 		},
 		Backwards: func(last, current uint64) {
-			t.say(out("The engine has started again (last: %d, current: %d)%s\n", last, current, of))
+			t.print(out("The engine has started again (last: %d, current: %d)%s\n", last, current, of))
 		},
 		Batch: func(_ uint64, payload []byte) { t.batch(payload, of) },
 		Lost: func(err error, again time.Duration) {
-			t.say(func() {
+			t.print(func() {
 				text := fmt.Sprintf("%s%s: %s", p.Endpoint, of, instance.Printable(err.Error(), 200))
 				if again > 0 {
 					text += "; trying again in " + again.String()
@@ -179,7 +179,7 @@ func (t *eventsPrinter) tail(p kvevents.Publisher, of string) *kvevents.Tail {
 	}
 }
 
-func (t *eventsPrinter) say(what func()) {
+func (t *eventsPrinter) print(what func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.ended {
@@ -189,7 +189,7 @@ func (t *eventsPrinter) say(what func()) {
 
 func (t *eventsPrinter) batch(payload []byte, of string) {
 	text, err := kvevents.Text(payload, of)
-	t.say(func() {
+	t.print(func() {
 		if err != nil {
 			fmt.Fprintf(t.out.Stderr, "A batch that cannot be read%s: %s\n", of, strings.TrimSpace(instance.Printable(err.Error(), 200)))
 			return

@@ -63,8 +63,8 @@ cordoned is not changed.`
 
 // intentFlags are the flags of the commands that set intents.
 type intentFlags struct {
-	wish store.IntentOptions
-	wait bool
+	options store.IntentOptions
+	wait    bool
 	// move is --move-after.
 	move time.Duration
 	// limit is --timeout. With --wait it bounds the wait, otherwise the calls to etcd.
@@ -73,8 +73,8 @@ type intentFlags struct {
 
 func (f *intentFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.wish.Reason, "reason", "", "reason, for the audit log and /status")
-	settings.DurationVar(fs, &f.wish.For, "for", 0, "how long it is in effect, e.g. 2h; 0: until it is undone")
+	fs.StringVar(&f.options.Reason, "reason", "", "reason, for the audit log and /status")
+	settings.DurationVar(fs, &f.options.For, "for", 0, "how long it is in effect, e.g. 2h; 0: until it is undone")
 }
 
 // checkWait is check for commands with --wait. Without --wait, their --timeout limits calls to etcd.
@@ -91,10 +91,10 @@ func (f *intentFlags) checkWait(s *session.Session, cmd *cobra.Command) error {
 }
 
 func (f *intentFlags) check() error {
-	if len(f.wish.Reason) > maxReason {
+	if len(f.options.Reason) > maxReason {
 		return cli.Wrongf("--reason: longer than %d bytes", maxReason)
 	}
-	return session.CheckFor(f.wish.For)
+	return session.CheckFor(f.options.For)
 }
 
 // maxMoveAfter bounds --move-after.
@@ -125,7 +125,7 @@ func Drain(s *session.Session) *cobra.Command {
 				if f.move < 0 || f.move > maxMoveAfter || f.move%time.Second != 0 {
 					return cli.Wrongf("--move-after %s: must be whole seconds, from 0s to 24h", f.move)
 				}
-				f.wish.MoveAfter = &f.move
+				f.options.MoveAfter = &f.move
 			}
 			return s.WithChosen(cmd.Context(), args, 0, func(conn *session.Conn, keys []instance.Key) error {
 				return intend(cmd.Context(), s, conn, keys, instance.Drain, f)
@@ -137,7 +137,7 @@ func Drain(s *session.Session) *cobra.Command {
 	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight there")
 	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
 	settings.DurationVar(fs, &f.move, "move-after", 0, "continue streams that still run after this time on other instances, with proxies that have --continue-streams; without it they run to their end")
-	fs.BoolVar(&f.wish.Force, "force", false, "drain it also if etcd does not know it")
+	fs.BoolVar(&f.options.Force, "force", false, "drain it also if etcd does not know it")
 	return cmd
 }
 
@@ -158,7 +158,7 @@ func Cordon(s *session.Session) *cobra.Command {
 		},
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&f.wish.Force, "force", false, "cordon it also if etcd does not know it")
+	cmd.Flags().BoolVar(&f.options.Force, "force", false, "cordon it also if etcd does not know it")
 	return cmd
 }
 
@@ -183,11 +183,11 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 				return err
 			}
 			return s.WithChosen(cmd.Context(), args, 0, func(conn *session.Conn, keys []instance.Key) error {
-				return lift(cmd.Context(), s, conn, keys, state, f.wish.Reason)
+				return lift(cmd.Context(), s, conn, keys, state, f.options.Reason)
 			})
 		},
 	}
-	cmd.Flags().StringVar(&f.wish.Reason, "reason", "", "reason, for the audit log")
+	cmd.Flags().StringVar(&f.options.Reason, "reason", "", "reason, for the audit log")
 	return cmd
 }
 
@@ -197,7 +197,7 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 	}
 	words := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}
 	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		done, err := conn.Store.Intents.Intend(ctx, k, state, f.wish)
+		done, err := conn.Store.Intents.Intend(ctx, k, state, f.options)
 		if err == nil && !done.Known && !done.Changed {
 			err = errors.New("there is no such instance; see pdctl list. If proxies use it without its key (pdctl status), add --force")
 		}
@@ -207,8 +207,8 @@ func intend(ctx context.Context, s *session.Session, conn *session.Conn, keys []
 		switch {
 		case !done.Changed:
 			r.Text += " already"
-		case f.wish.For > 0:
-			r.Text += fmt.Sprintf(" for %s", f.wish.For)
+		case f.options.For > 0:
+			r.Text += fmt.Sprintf(" for %s", f.options.For)
 		}
 		switch {
 		case done.Role != "":

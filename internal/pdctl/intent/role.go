@@ -53,7 +53,7 @@ func Role(s *session.Session) *cobra.Command {
 			if err := f.checkWait(s, cmd); err != nil {
 				return err
 			}
-			if role == instance.Both && (f.wish.For > 0 || f.wish.Auto) {
+			if role == instance.Both && (f.options.For > 0 || f.options.Auto) {
 				return cli.Wrongf("--for and --auto need the role prefill or decode")
 			}
 			return s.With(cmd.Context(), func(conn *session.Conn) error { return setRole(cmd.Context(), s, conn, keys, f) })
@@ -63,8 +63,8 @@ func Role(s *session.Session) *cobra.Command {
 	fs := cmd.Flags()
 	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight in the role that is left")
 	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
-	fs.BoolVar(&f.wish.Auto, "auto", false, "let proxies with --auto-roles on change the role again")
-	fs.BoolVar(&f.wish.Force, "force", false, "change it also if that leaves a role without an instance")
+	fs.BoolVar(&f.options.Auto, "auto", false, "let proxies with --auto-roles on change the role again")
+	fs.BoolVar(&f.options.Force, "force", false, "change it also if that leaves a role without an instance")
 	return cmd
 }
 
@@ -74,9 +74,9 @@ func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys [
 		return s.Hint(err)
 	}
 	usual := session.DefaultConnector(proxies)
-	f.wish.Fits = func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, usual) }
+	f.options.Fits = func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, usual) }
 	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		return conn.Store.Intents.SetRole(ctx, k.Address, k.Role, f.wish)
+		return conn.Store.Intents.SetRole(ctx, k.Address, k.Role, f.options)
 	}, func(r *session.Result, done store.IntentResult) {
 		if r.Outcome, r.Text = "role", string(r.Role)+" only"; r.Role == instance.Both {
 			r.Text = "in both roles"
@@ -84,8 +84,8 @@ func setRole(ctx context.Context, s *session.Session, conn *session.Conn, keys [
 		switch {
 		case !done.Changed:
 			r.Text += " already"
-		case f.wish.For > 0:
-			r.Text += fmt.Sprintf(" for %s", f.wish.For)
+		case f.options.For > 0:
+			r.Text += fmt.Sprintf(" for %s", f.options.For)
 		}
 	})
 	var left []instance.Key

@@ -51,11 +51,11 @@ func Weight(s *session.Session) *cobra.Command {
 					return invalidWeight(args[last])
 				}
 				weight = &n
-			} else if f.wish.For > 0 {
+			} else if f.options.For > 0 {
 				return cli.Wrongf("--for needs a weight, and cannot be used with default")
 			}
 			return s.WithChosen(cmd.Context(), args[:last], 0, func(conn *session.Conn, keys []instance.Key) error {
-				return weigh(cmd.Context(), s, conn, keys, weight, f.wish)
+				return weigh(cmd.Context(), s, conn, keys, weight, f.options)
 			})
 		},
 	}
@@ -76,20 +76,20 @@ func invalidWeight(text string) error {
 }
 
 // weigh sets a weight override, or removes it if n is nil.
-func weigh(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, n *int, wish store.IntentOptions) error {
+func weigh(ctx context.Context, s *session.Session, conn *session.Conn, keys []instance.Key, n *int, options store.IntentOptions) error {
 	if n != nil && *n == 0 {
 		if err := s.Confirm(ctx, conn, keys); err != nil {
 			return err
 		}
 	}
 	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
-		return conn.Store.Intents.SetWeight(ctx, k, n, wish)
+		return conn.Store.Intents.SetWeight(ctx, k, n, options)
 	}, func(r *session.Result, _ store.IntentResult) {
 		switch {
 		case n == nil:
 			r.Outcome, r.Text = "lifted", "weight override removed"
-		case wish.For > 0:
-			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d for %s", *n, wish.For)
+		case options.For > 0:
+			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d for %s", *n, options.For)
 		default:
 			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d", *n)
 		}

@@ -35,7 +35,7 @@ type Session struct {
 	Reason    string            // --reason of commands that write, for the audit log
 	Dry       dryrun.Run        // --dry-run of commands that write, and the recorded writes
 
-	said      *settings.Values
+	values    *settings.Values
 	file      string   // --config
 	prints    bool     // --print-config
 	yes       bool     // --yes of commands that confirm
@@ -107,28 +107,28 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 
 // settle reads the settings and checks them.
 func (s *Session) settle(cmd *cobra.Command) (err error) {
-	if s.said, err = s.Settings().Load(cmd.Flags(), s.LookupEnv, settings.OwnFile("pdctl", s.LookupEnv)); err != nil {
+	if s.values, err = s.Settings().Load(cmd.Flags(), s.LookupEnv, settings.OwnFile("pdctl", s.LookupEnv)); err != nil {
 		return err
 	}
-	if err := s.said.Fill(); err != nil {
+	if err := s.values.Fill(); err != nil {
 		return err
 	}
 	if err := s.Out.Check(); err != nil {
 		return err
 	}
 	if s.Timeout <= 0 {
-		return s.said.Sources.Complain("timeout", fmt.Errorf("%s: must be more than zero", s.Timeout))
+		return s.values.Sources.Complain("timeout", fmt.Errorf("%s: must be more than zero", s.Timeout))
 	}
-	return s.Etcd.settle(s.said.Sources)
+	return s.Etcd.settle(s.values.Sources)
 }
 
 // printSettings writes the active settings as a file for --config.
 func (s *Session) printSettings() error {
 	return s.Settings().Print(s.Out.Stdout, func(one settings.Setting) (any, string) {
 		if one.Name == "etcd-endpoints" {
-			return access.Written(s.Etcd.Endpoints, s.Etcd.TLS.On), s.said.Sources[one.Name]
+			return access.Written(s.Etcd.Endpoints, s.Etcd.TLS.On), s.values.Sources[one.Name]
 		}
-		return s.said.Raw(one.Name), s.said.Sources[one.Name]
+		return s.values.Raw(one.Name), s.values.Sources[one.Name]
 	})
 }
 

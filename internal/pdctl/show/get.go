@@ -72,7 +72,7 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	for i := range keys {
 		out = append(out, printable(&keys[i], conn.Layout))
 	}
-	shown, err := look(ctx, conn, k)
+	shown, err := findListing(ctx, conn, k)
 	if err != nil {
 		return s.Hint(err)
 	}
@@ -96,9 +96,9 @@ func get(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	return nil
 }
 
-// look returns the entry of an instance in pdctl list, or its pending add if it is not
+// findListing returns the entry of an instance in pdctl list, or its pending add if it is not
 // registered. It returns nil if the instance has only an intent.
-func look(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Listing, error) {
+func findListing(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Listing, error) {
 	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return nil, err

@@ -31,12 +31,12 @@ type change struct {
 
 // apply writes the change, or in a dry run only checks it, and returns its outcome.
 func (x change) apply(ctx context.Context, intents *store.Intents, dry bool) string {
-	k, wish := x.key, store.IntentOptions{Reason: x.reason}
+	k, opts := x.key, store.IntentOptions{Reason: x.reason}
 	if x.verb == "role" {
-		k.Role, wish.Force = x.role, x.sure
-		wish.Fits = func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, x.usual) }
+		k.Role, opts.Force = x.role, x.sure
+		opts.Fits = func(k instance.Key, rec instance.Record) error { return connector.Lacks(k, rec, x.usual) }
 	}
-	done, err := intents.Change(ctx, k, x.verb, &x.weight, wish)
+	done, err := intents.Change(ctx, k, x.verb, &x.weight, opts)
 	switch {
 	case err != nil:
 		return "failed: " + instance.Printable(err.Error(), 300)
@@ -98,8 +98,8 @@ func (m *model) confirm() tea.Cmd {
 	}
 	x := m.dialog.change
 	x.usual = m.frame.usual // here, because the change is made in another goroutine
-	m.dialog, m.said = nil, fmt.Sprintf("%s %s ...", x.verb, x.key)
-	return func() tea.Msg { return saidMsg(m.act(x)) }
+	m.dialog, m.outcome = nil, fmt.Sprintf("%s %s ...", x.verb, x.key)
+	return func() tea.Msg { return outcomeMsg(m.act(x)) }
 }
 
 // lines returns the lines of the dialog.

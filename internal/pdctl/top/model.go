@@ -32,7 +32,7 @@ type model struct {
 	filter        string
 	filtering     bool // keys edit the filter
 	dialog        *dialog
-	said          string // outcome of the last change
+	outcome       string // outcome of the last change
 }
 
 // Messages of the goroutines.
@@ -41,8 +41,8 @@ type (
 		frame *frame
 		err   error
 	}
-	tickMsg int
-	saidMsg string
+	tickMsg    int
+	outcomeMsg string
 )
 
 // Init implements tea.Model.
@@ -69,8 +69,8 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		if int(msg) == m.tick {
 			return m, m.read
 		}
-	case saidMsg:
-		m.said = string(msg)
+	case outcomeMsg:
+		m.outcome = string(msg)
 		return m, m.read
 	case tea.KeyPressMsg:
 		return m, m.key(msg.String(), msg.Key().Text)
@@ -123,7 +123,7 @@ func (m *model) command(key string) tea.Cmd {
 	case moves[key] != 0:
 		m.selected = rows[min(max(0, m.at(rows)+moves[key]), len(rows)-1)].key()
 	case verbs()[key] != "":
-		m.dialog, m.said = newDialog(verbs()[key], rows[m.at(rows)]), ""
+		m.dialog, m.outcome = newDialog(verbs()[key], rows[m.at(rows)]), ""
 	}
 	return nil
 }
@@ -207,7 +207,7 @@ func (m *model) bottom() []string {
 	} else if m.filter != "" {
 		line += " Filter: " + m.filter
 	}
-	return []string{cmp.Or(m.problem(), m.said, line), "up/down select  s sort  r reverse  / filter  d drain  c cordon  w weight  R role  q quit"}
+	return []string{cmp.Or(m.problem(), m.outcome, line), "up/down select  s sort  r reverse  / filter  d drain  c cordon  w weight  R role  q quit"}
 }
 
 // live shows frames until the user quits or ctx ends.

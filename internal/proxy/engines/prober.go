@@ -90,8 +90,8 @@ var errRestarted = errors.New("it has restarted, and its new engine ids are not 
 func (p Prober) Alive(ctx context.Context, in *instance.Instance) error {
 	err := p.Client.Health(ctx, vllm.BaseURL(in))
 	switch {
-	case errors.Is(err, vllm.ErrNotAsked):
-		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
+	case errors.Is(err, vllm.ErrNotSent):
+		return fmt.Errorf("%w: %w", health.ErrNotSent, err)
 	case errors.Is(err, vllm.ErrTimeout):
 		return fmt.Errorf("%w: %w", health.ErrNoAnswer, err)
 	case err != nil || len(in.Record.EngineIDs) == 0:
@@ -160,8 +160,8 @@ func trialError(err error) error {
 		return nil
 	case errors.Is(err, vllm.ErrTimeout):
 		return fmt.Errorf("%w: %w", health.ErrNoAnswer, err)
-	case errors.Is(err, vllm.ErrNotAsked):
-		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
+	case errors.Is(err, vllm.ErrNotSent):
+		return fmt.Errorf("%w: %w", health.ErrNotSent, err)
 	case errors.As(err, &status) && status.Code >= 400 && status.Code < 500 &&
 		status.Code != http.StatusRequestTimeout && status.Code != http.StatusTooEarly && status.Code != http.StatusTooManyRequests:
 		return fmt.Errorf("%w: %w", health.ErrRefused, err)

@@ -203,7 +203,7 @@ func TestProber_TrialNotSent(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}}
 		in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Address()}, Record: instance.Record{DPSize: ranks}}
-		if err := p.Trial(t.Context(), in); !errors.Is(err, health.ErrNotAsked) {
+		if err := p.Trial(t.Context(), in); !errors.Is(err, health.ErrNotSent) {
 			t.Errorf("%d ranks: %v", ranks, err)
 		}
 	}

@@ -32,7 +32,7 @@ type Loads struct {
 	Placements     *prefix.Placements
 	Keys           *keylimit.Table
 	Log            logrus.FieldLogger
-	Prober         scrape.Asker
+	Prober         scrape.LoadReader
 	ScrapeInterval time.Duration // 0: metrics of engines are not read
 
 	// Queue returns the state of the queue to publish, and OnDigests receives the digests of all
@@ -67,7 +67,7 @@ func (l *Loads) WaitingTokens(k instance.Key) int64 {
 func (l *Loads) Use(s *sched.Scheduler, t *health.Tracker) {
 	l.Scheduler = s
 	l.scraper = scrape.New(scrape.Options{
-		Members: l.Watcher.Snapshot, Asker: l.Prober, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
+		Members: l.Watcher.Snapshot, Reader: l.Prober, Observe: t.Observe, Check: t.CheckSuspended, Interval: l.ScrapeInterval,
 		Sink: func(k instance.Key, report *policy.Engine) {
 			s.Loads.SetEngine(k, report)
 			l.Changed()
@@ -166,7 +166,7 @@ func (l *Loads) Digests() []httpapi.LoadDigest {
 		age := time.Since(d.ReceivedAt)
 		out = append(out, httpapi.LoadDigest{
 			ID: d.ID, Own: d.ID == l.ID, Applied: d.Applied, Age: age.Round(time.Millisecond).Seconds(),
-			Instances: len(d.Load), LeftOut: d.LeftOut, Worth: loaddigest.Weight(age), Ignored: d.Ignored,
+			Instances: len(d.Load), LeftOut: d.LeftOut, Weight: loaddigest.Weight(age), Ignored: d.Ignored,
 		})
 	}
 	return out
@@ -179,7 +179,7 @@ func (l *Loads) Metrics() (d metrics.Digests) {
 		case one.Own:
 		case one.Ignored != "":
 			d.Ignored++
-		case one.Worth < 1 && one.Instances > 0:
+		case one.Weight < 1 && one.Instances > 0:
 			d.Old++
 		default:
 			d.Used++

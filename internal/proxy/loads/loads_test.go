@@ -38,7 +38,7 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 	s := sched.New(sched.Options{Source: w, Health: &tracker.Records, Connector: func(*instance.Instance) string { return "plain" }})
 	pick := func(role instance.Role) *sched.Assignment {
 		t.Helper()
-		a, err := s.Pick(sched.Request{Role: role, Model: "m", Alone: true})
+		a, err := s.Pick(sched.Request{Role: role, Model: "m", Unpaired: true})
 		require.NoError(t, err)
 		t.Cleanup(a.Done)
 		return a
@@ -92,7 +92,7 @@ func TestLoads_PaceOfRanks(t *testing.T) {
 	s := sched.New(sched.Options{Source: w, Health: &tracker.Records, Connector: func(*instance.Instance) string { return "plain" }})
 	e := new(estimate.Estimator)
 	for range 2 {
-		a, err := s.Pick(sched.Request{Role: k.Role, Model: "m", Alone: true})
+		a, err := s.Pick(sched.Request{Role: k.Role, Model: "m", Unpaired: true})
 		require.NoError(t, err)
 		t.Cleanup(a.Done)
 		e.Streamed("m", estimate.Decode{Address: a.Address()}, 11, time.Second)

@@ -21,7 +21,7 @@ const stopMargin = 15 * time.Second
 // Proxy reports the state of a proxy. All fields must be set.
 type Proxy struct {
 	Ready           func() error // returns nil once the proxy serves
-	Sane            func(ctx context.Context) error
+	CheckAlive      func(ctx context.Context) error
 	ShutdownTimeout time.Duration
 	Log             logrus.FieldLogger
 }
@@ -34,7 +34,7 @@ func (p Proxy) Notify(ctx context.Context, stopping <-chan struct{}) {
 		return
 	}
 	var watchdog sync.WaitGroup
-	watchdog.Go(func() { sdnotify.Watchdog(ctx, "proxy", p.Sane, log) })
+	watchdog.Go(func() { sdnotify.Watchdog(ctx, "proxy", p.CheckAlive, log) })
 	defer watchdog.Wait()
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()

@@ -49,7 +49,7 @@ func (w work) cost() float64 { return w.uncached*inputCost + w.output*outputCost
 type plan struct {
 	at              time.Time
 	prefill, decode []stage
-	known           []stage        // decode, and other engines with known seats that have requests in flight
+	known           []stage        // decode, and other engines with known slots that have requests in flight
 	rates           estimate.Rates // of the model
 	miss            float64        // share of prompt tokens that are not cached
 	held            float64        // KV cache in use for each token of Load.Held
@@ -66,10 +66,10 @@ type stage struct {
 	each     float64 // seconds to compute one token
 	capacity float64 // tokens of the KV cache that may be in use; 0: unknown
 	streams  float64 // number that it may have at once
-	// most is the number of streams that the engine runs at once (--max-num-seqs), +Inf until learn has found
-	// it. seats is the same, but grows while none wait, since an engine may restart with another limit.
-	most, seats float64
-	report      *policy.Engine
+	// maxStreams is the number of streams that the engine runs at once (--max-num-seqs), +Inf until learn has found
+	// it. slots is the same, but grows while none wait, since an engine may restart with another limit.
+	maxStreams, slots float64
+	report            *policy.Engine
 }
 
 // crowded reports whether more requests wait for a slot than a short burst explains.
@@ -79,7 +79,7 @@ func crowded(e *policy.Engine) bool { return e.Queue() > e.All.Running/8 }
 // runs about the same number in both while many wait has no free slot; with a full KV cache, the numbers
 // differ.
 func (s *stage) learn(last *plan, i int) {
-	s.most, s.seats, s.report = math.Inf(1), math.Inf(1), s.load.Engine.Load()
+	s.maxStreams, s.slots, s.report = math.Inf(1), math.Inf(1), s.load.Engine.Load()
 	if last == nil {
 		return
 	}
@@ -90,7 +90,7 @@ func (s *stage) learn(last *plan, i int) {
 		return
 	}
 	before := last.known[i].report
-	if s.most, s.seats = last.known[i].most, last.known[i].seats; s.report == nil {
+	if s.maxStreams, s.slots = last.known[i].maxStreams, last.known[i].slots; s.report == nil {
 		s.report = before // the next one is compared with it
 	}
 	if before == nil {
@@ -100,13 +100,13 @@ func (s *stage) learn(last *plan, i int) {
 	switch {
 	case before == s.report:
 	case !before.StartedAt.Equal(s.report.StartedAt): // restarted, maybe with another --max-num-seqs
-		s.most, s.seats = math.Inf(1), math.Inf(1)
+		s.maxStreams, s.slots = math.Inf(1), math.Inf(1)
 	case crowded(s.report) && crowded(before) && math.Abs(running-before.All.Running) <= max(1, running/16) && max(running, before.All.Running) >= minStreams:
-		s.most = max(running, before.All.Running)
-		s.seats = s.most
+		s.maxStreams = max(running, before.All.Running)
+		s.slots = s.maxStreams
 	case s.report.Queue() <= 0:
-		if s.seats += max(1, s.seats/16); running > s.most {
-			s.most = math.Inf(1)
+		if s.slots += max(1, s.slots/16); running > s.maxStreams {
+			s.maxStreams = math.Inf(1)
 		}
 	}
 }
@@ -137,10 +137,10 @@ func (p *plan) prefillFits(limit, pending float64) bool {
 		return true
 	}
 	limit *= p.target
-	room := -pending*p.rates.Prefill.Each - (1-p.share)*limit*float64(len(p.prefill))
+	capacity := -pending*p.rates.Prefill.Each - (1-p.share)*limit*float64(len(p.prefill))
 	for i := range p.prefill {
-		room += max(0, limit-p.waiting(&p.prefill[i]))
-		if room > 0 {
+		capacity += max(0, limit-p.waiting(&p.prefill[i]))
+		if capacity > 0 {
 			return true
 		}
 	}
@@ -217,7 +217,7 @@ func (p *plan) full() bool {
 	}
 	return all(p.prefill, func(_ *stage, e *policy.Engine) bool { return !p.decodeOnly && e.All.Running > 0 }) ||
 		all(p.decode, func(s *stage, e *policy.Engine) bool {
-			return e.All.Running >= s.most-1 || p.tpot > 0 && p.rates.Pace >= 0.8*p.tpot
+			return e.All.Running >= s.maxStreams-1 || p.tpot > 0 && p.rates.Pace >= 0.8*p.tpot
 		})
 }
 
@@ -245,7 +245,7 @@ func (o *Options) newPlan(m *queue, now time.Time, last *plan) *plan {
 			s.streams = max(minStreams, (o.TPOT.Seconds()-r.Token.Fixed)/r.Token.Each)
 		}
 		s.learn(last, i)
-		s.streams = min(s.streams, s.seats)
+		s.streams = min(s.streams, s.slots)
 		p.decode = append(p.decode, s)
 		if report := e.Load.Engine.Load(); report != nil && s.capacity > 0 {
 			reported += report.All.Usage * e.Load.Capacity.Load()
@@ -255,7 +255,7 @@ func (o *Options) newPlan(m *queue, now time.Time, last *plan) *plan {
 	p.known = p.decode
 	for i := 0; last != nil && i < len(last.known); i++ {
 		s := &last.known[i]
-		if math.IsInf(s.seats, 1) || s.load.InFlight.Load() == 0 || i < len(decode) && decode[i].Load == s.load {
+		if math.IsInf(s.slots, 1) || s.load.InFlight.Load() == 0 || i < len(decode) && decode[i].Load == s.load {
 			continue
 		}
 		if !slices.ContainsFunc(decode, func(e Engine) bool { return e.Load == s.load }) {

@@ -24,9 +24,9 @@ const (
 
 const (
 	// exploreEvery is the number of decisions for a model after which one takes the other way, for a new
-	// sample; learnAloneEvery is the same while decode-only has too few samples.
-	exploreEvery    = 64
-	learnAloneEvery = 8
+	// sample; learnDecodeOnlyEvery is the same while decode-only has too few samples.
+	exploreEvery         = 64
+	learnDecodeOnlyEvery = 8
 	// maxExploreCost bounds the cost of such a decision, relative to the better way.
 	maxExploreCost = 3
 	// margin is the relative advantage that the other way needs before prompts of this length change to it.
@@ -53,8 +53,8 @@ type Decode struct {
 
 // Decision is one of the two ways, with its reason.
 type Decision struct {
-	Alone  bool
-	Reason string
+	DecodeOnly bool
+	Reason     string
 	// Stall is the time in seconds that all running streams together wait while decode computes the prompt.
 	Stall float64
 }
@@ -69,10 +69,10 @@ type Estimator struct {
 
 // lines has the times of one instance, or of all instances of a model.
 type lines struct {
-	prefill  line // to prefill's answer, by the tokens computed and those queued before them
-	handover line // from prefill's answer to the first content, by the tokens of the prompt
-	alone    line // to the first content of decode-only, by the tokens of the prompt and those queued
-	token    line // for one output token, by the streams of the decode instance
+	prefill    line // to prefill's answer, by the tokens computed and those queued before them
+	handover   line // from prefill's answer to the first content, by the tokens of the prompt
+	decodeOnly line // to the first content of decode-only, by the tokens of the prompt and those queued
+	token      line // for one output token, by the streams of the decode instance
 }
 
 type model struct {
@@ -82,7 +82,7 @@ type model struct {
 	output          mean // tokens of an answer
 	uncached        mean // tokens of a prompt that prefill computes
 	pace            mean // seconds for one output token
-	alone           [64]bool
+	decodeOnly      [64]bool
 	decisions       uint64
 	used            bool // since the last sweep
 }
@@ -105,9 +105,9 @@ func (e *Estimator) Handed(name string, d Decode, took time.Duration) {
 	e.learn(name, d.Address, d.note, func(l *lines) { l.handover.learn(d.Tokens, took.Seconds()) })
 }
 
-// Alone records the time until decode began its answer without a prefill.
-func (e *Estimator) Alone(name string, d Decode, took time.Duration) {
-	e.learn(name, d.Address, d.note, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
+// ServedDecodeOnly records the time until decode began its answer without a prefill.
+func (e *Estimator) ServedDecodeOnly(name string, d Decode, took time.Duration) {
+	e.learn(name, d.Address, d.note, func(l *lines) { l.decodeOnly.learn(d.Queued+d.Tokens, took.Seconds()) })
 }
 
 func (d *Decode) note(m *model) {
@@ -183,7 +183,7 @@ func (e *Estimator) Confirm(name string, was Decision, p Prefill, d Decode) Deci
 	if was.Reason != bypass.Explore {
 		is = m.decide(p, d, 1)
 	}
-	if c, ok := m.costs(p, d); ok && is.Alone {
+	if c, ok := m.costs(p, d); ok && is.DecodeOnly {
 		is.Stall = c.stall
 	}
 	return is
@@ -197,17 +197,17 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	}
 	bucket := m.bucket(d)
 	cost, better := c.better(*bucket)
-	bearable := c.alone <= maxExploreCost*c.pair
+	bearable := c.decodeOnly <= maxExploreCost*c.pair
 	switch {
-	case !c.aloneSeen: // assumes that decode is as fast as prefill, which may be wrong
-		if number%learnAloneEvery == 0 && bearable {
-			return Decision{Alone: true, Reason: bypass.Explore}
+	case !c.decodeOnlyKnown: // assumes that decode is as fast as prefill, which may be wrong
+		if number%learnDecodeOnlyEvery == 0 && bearable {
+			return Decision{DecodeOnly: true, Reason: bypass.Explore}
 		}
 		return Decision{Reason: Learning}
-	case number%exploreEvery == 0 && better && c.pair <= maxExploreCost*c.alone:
+	case number%exploreEvery == 0 && better && c.pair <= maxExploreCost*c.decodeOnly:
 		return Decision{Reason: Refresh}
 	case number%exploreEvery == 0 && !better && bearable:
-		return Decision{Alone: true, Reason: bypass.Explore}
+		return Decision{DecodeOnly: true, Reason: bypass.Explore}
 	}
 	*bucket = better
 	return c.decision(cost, better)
@@ -215,14 +215,14 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 
 // bucket returns the last decision for prompts of about this length: whether decode-only was better.
 func (m *model) bucket(d Decode) *bool {
-	return &m.alone[int(math.Log2(max(d.Tokens, 1)))&63]
+	return &m.decodeOnly[int(math.Log2(max(d.Tokens, 1)))&63]
 }
 
 // better reports whether decode-only is better, and returns its cost with the margin in favor of the way that
 // was better last.
 func (c *costs) better(was bool) (cost float64, is bool) {
-	if cost = c.alone * (1 + margin); was {
-		cost = c.alone * (1 - margin)
+	if cost = c.decodeOnly * (1 + margin); was {
+		cost = c.decodeOnly * (1 - margin)
 	}
 	return cost, cost < c.pair
 }
@@ -232,9 +232,9 @@ func (c *costs) decision(cost float64, better bool) Decision {
 	case !better:
 		return Decision{Reason: Faster}
 	case cost < c.pair-c.queue:
-		return Decision{Alone: true, Reason: bypass.SmallUncached, Stall: c.stall}
+		return Decision{DecodeOnly: true, Reason: bypass.SmallUncached, Stall: c.stall}
 	default:
-		return Decision{Alone: true, Reason: bypass.PrefillQueue, Stall: c.stall}
+		return Decision{DecodeOnly: true, Reason: bypass.PrefillQueue, Stall: c.stall}
 	}
 }
 
@@ -242,7 +242,7 @@ func (c *costs) decision(cost float64, better bool) Decision {
 // costs are 0 while too little is known.
 type Explanation struct {
 	Decision
-	Pair, DecodeAlone float64
+	PairCost, DecodeOnlyCost float64
 }
 
 // Explain returns the decision for a request, without side effects. It does not show whether the request
@@ -258,22 +258,22 @@ func (e *Estimator) Explain(name string, p Prefill, d Decode) Explanation {
 	switch {
 	case !ok:
 		return Explanation{Decision: Decision{Reason: Learning}}
-	case !c.aloneSeen:
-		return Explanation{Decision{Reason: Learning}, c.pair, c.alone}
+	case !c.decodeOnlyKnown:
+		return Explanation{Decision{Reason: Learning}, c.pair, c.decodeOnly}
 	}
 	is := c.decision(c.better(*m.bucket(d)))
-	if is.Alone && d.Full {
+	if is.DecodeOnly && d.Full {
 		is = Decision{Reason: Full}
 	}
-	return Explanation{is, c.pair, c.alone}
+	return Explanation{is, c.pair, c.decodeOnly}
 }
 
 // costs has the cost of each way in seconds, for the request and for other streams.
 type costs struct {
-	pair, alone float64
-	queue       float64 // the part of pair in prefill's queue
-	stall       float64 // the part of alone for which other streams wait
-	aloneSeen   bool    // there are samples of decode-only
+	pair, decodeOnly float64
+	queue            float64 // the part of pair in prefill's queue
+	stall            float64 // the part of decodeOnly for which other streams wait
+	decodeOnlyKnown  bool    // there are samples of decode-only
 }
 
 // costs estimates both ways; false while too little is known. A prompt on a decode instance delays every
@@ -283,12 +283,12 @@ type costs struct {
 func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
 	prefill := m.lineOf(p.Address, func(l *lines) *line { return &l.prefill })
 	hand := m.lineOf(d.Address, func(l *lines) *line { return &l.handover })
-	own := m.lineOf(d.Address, func(l *lines) *line { return &l.alone })
+	own := m.lineOf(d.Address, func(l *lines) *line { return &l.decodeOnly })
 	if !prefill.known() || !hand.known() {
 		return c, false
 	}
-	c.aloneSeen = own.known()
-	if !c.aloneSeen {
+	c.decodeOnlyKnown = own.known()
+	if !c.decodeOnlyKnown {
 		own = &m.prefill
 	}
 	_, each := prefill.parts()
@@ -296,7 +296,7 @@ func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
 	c.pair = prefill.at(p.Queued+p.Uncached) + hand.at(d.Tokens)
 	_, each = own.parts()
 	c.stall = d.Running * each * d.Tokens
-	c.alone = own.at(d.Queued+d.Tokens) + c.stall
+	c.decodeOnly = own.at(d.Queued+d.Tokens) + c.stall
 	return c, true
 }
 

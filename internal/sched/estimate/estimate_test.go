@@ -21,7 +21,7 @@ func trained(perToken time.Duration) *estimate.Estimator {
 		tokens := float64(100 + 100*(i%7))
 		e.Prefilled(name, estimate.Prefill{Address: "p", Uncached: tokens}, time.Duration(tokens)*time.Millisecond)
 		e.Handed(name, estimate.Decode{Address: "d", Tokens: tokens}, 20*time.Millisecond)
-		e.Alone(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*perToken)
+		e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*perToken)
 	}
 	return e
 }
@@ -36,19 +36,19 @@ func TestDecisions(t *testing.T) {
 		d        estimate.Decode
 		want     estimate.Decision
 	}{
-		{"short, disturbs no stream", ms, estimate.Prefill{Uncached: 50}, estimate.Decode{Tokens: 50}, estimate.Decision{Alone: true, Reason: bypass.SmallUncached}},
+		{"short, disturbs no stream", ms, estimate.Prefill{Uncached: 50}, estimate.Decode{Tokens: 50}, estimate.Decision{DecodeOnly: true, Reason: bypass.SmallUncached}},
 		{"streams would wait", ms, estimate.Prefill{Uncached: 500}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Reason: estimate.Faster}},
-		{"prefill has a queue", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Alone: true, Reason: bypass.PrefillQueue}},
+		{"prefill has a queue", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{DecodeOnly: true, Reason: bypass.PrefillQueue}},
 		{"so has decode", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1, Queued: 2000}, estimate.Decision{Reason: estimate.Faster}},
 		{"prefill has most of it in its cache", ms, estimate.Prefill{Uncached: 10}, estimate.Decode{Tokens: 500}, estimate.Decision{Reason: estimate.Faster}},
 		{"decode is slow", 4 * ms, estimate.Prefill{Uncached: 300}, estimate.Decode{Tokens: 300}, estimate.Decision{Reason: estimate.Faster}},
 		{"decode is full", ms, estimate.Prefill{Uncached: 50, Queued: 9000}, estimate.Decode{Tokens: 50, Full: true}, estimate.Decision{Reason: estimate.Full}},
 	} {
 		tc.p.Address, tc.d.Address = "p", "d"
-		was := estimate.Decision{Alone: true, Reason: bypass.SmallUncached}
+		was := estimate.Decision{DecodeOnly: true, Reason: bypass.SmallUncached}
 		got := trained(tc.perToken).Confirm(name, was, tc.p, tc.d)
 		stall := tc.d.Running * tc.d.Tokens * tc.perToken.Seconds()
-		if !got.Alone {
+		if !got.DecodeOnly {
 			stall = 0
 		}
 		if math.Abs(got.Stall-stall) > 0.01*stall {
@@ -66,7 +66,7 @@ func TestMonotonic(t *testing.T) {
 	t.Parallel()
 	ask := func(p estimate.Prefill, d estimate.Decode) bool {
 		p.Address, d.Address = "p", "d"
-		return trained(time.Millisecond).Confirm(name, estimate.Decision{Alone: true}, p, d).Alone
+		return trained(time.Millisecond).Confirm(name, estimate.Decision{DecodeOnly: true}, p, d).DecodeOnly
 	}
 	for tokens := 20.0; tokens < 2000; tokens *= 3 {
 		before := false
@@ -110,17 +110,17 @@ func TestLearnsAndExplores(t *testing.T) {
 	for range 64 {
 		count[e.Decide(name, p, 100)]++
 	}
-	if count[estimate.Decision{Alone: true, Reason: bypass.Explore}] != 8 || len(count) != 2 {
+	if count[estimate.Decision{DecodeOnly: true, Reason: bypass.Explore}] != 8 || len(count) != 2 {
 		t.Fatalf("without a sample of decode alone: %v", count)
 	}
 	for range 4 {
-		e.Alone(name, estimate.Decode{Address: "d", Tokens: 100}, 100*time.Millisecond)
+		e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: 100}, 100*time.Millisecond)
 	}
 	clear(count)
 	for range 640 {
 		count[e.Decide(name, p, 100)]++
 	}
-	if count[estimate.Decision{Reason: estimate.Refresh}] != 10 || count[estimate.Decision{Alone: true, Reason: bypass.SmallUncached}] != 630 {
+	if count[estimate.Decision{Reason: estimate.Refresh}] != 10 || count[estimate.Decision{DecodeOnly: true, Reason: bypass.SmallUncached}] != 630 {
 		t.Errorf("of 640 decisions: %v", count)
 	}
 }
@@ -152,7 +152,7 @@ func TestHysteresis(t *testing.T) {
 	t.Parallel()
 	e := trained(time.Millisecond)
 	at := func(queued float64) bool {
-		return e.Confirm(name, estimate.Decision{Alone: true}, estimate.Prefill{Address: "p", Uncached: 500, Queued: queued}, estimate.Decode{Address: "d", Tokens: 500, Running: 1}).Alone
+		return e.Confirm(name, estimate.Decision{DecodeOnly: true}, estimate.Prefill{Address: "p", Uncached: 500, Queued: queued}, estimate.Decode{Address: "d", Tokens: 500, Running: 1}).DecodeOnly
 	}
 	// The threshold without hysteresis is 480.
 	for _, step := range []struct {
@@ -170,15 +170,15 @@ func TestRobust(t *testing.T) {
 	t.Parallel()
 	e := trained(time.Millisecond)
 	ask := func() bool {
-		return e.Confirm(name, estimate.Decision{Alone: true}, estimate.Prefill{Address: "p", Uncached: 100}, estimate.Decode{Address: "d", Tokens: 50}).Alone
+		return e.Confirm(name, estimate.Decision{DecodeOnly: true}, estimate.Prefill{Address: "p", Uncached: 100}, estimate.Decode{Address: "d", Tokens: 50}).DecodeOnly
 	}
-	e.Alone(name, estimate.Decode{Address: "d", Tokens: 300}, time.Hour)
+	e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: 300}, time.Hour)
 	if !ask() {
 		t.Error("an hour that one request took is believed")
 	}
 	for i := range 100 {
 		tokens := float64(50 + 50*(i%5))
-		e.Alone(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*20*time.Millisecond)
+		e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*20*time.Millisecond)
 	}
 	if ask() {
 		t.Error("slow decode was not noticed")

@@ -28,10 +28,10 @@ func All(list []Candidate) Candidates {
 }
 
 // Some returns an empty subset of a list, to be filled by Add. narrowed reports whether the request itself
-// excludes candidates, because it has tried them or they do not fit its partner. room, which is not nil, is
+// excludes candidates, because it has tried them or they do not fit its partner. buf, which is not nil, is
 // the memory of the subset; it must not be reused while the subset is used.
-func Some(list []Candidate, room []Choice, narrowed bool) Candidates {
-	return Candidates{list: list, some: room[:0], narrowed: narrowed}
+func Some(list []Candidate, buf []Choice, narrowed bool) Candidates {
+	return Candidates{list: list, some: buf[:0], narrowed: narrowed}
 }
 
 // Add adds a candidate of the list; indexes must ascend. The weight is that of the candidate, or a part of it

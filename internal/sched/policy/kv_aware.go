@@ -30,24 +30,24 @@ type exact struct {
 	trusted bool
 	closed  bool // nothing is learned any more
 
-	asked   int        // index in all of the target whose block size was read last
-	list    *Candidate // the first candidate of the list that all describes
-	all     []kvindex.Target
-	targets []kvindex.Target // of one choice
-	held    []int            // blocks that each of targets holds
-	adapter bool             // the model is a LoRA adapter, whose blocks have different names
-	known   int              // blocks of the prompt whose names are known
-	seen    bool             // blocks were found, now or before; see trusted
-	size    int              // tokens in a block; the same for all names
-	bytes   int              // upper bound of the bytes of the prompt in these blocks
+	lastRead int        // index in all of the target whose block size was read last
+	list     *Candidate // the first candidate of the list that all describes
+	all      []kvindex.Target
+	targets  []kvindex.Target // of one choice
+	held     []int            // blocks that each of targets holds
+	adapter  bool             // the model is a LoRA adapter, whose blocks have different names
+	known    int              // blocks of the prompt whose names are known
+	seen     bool             // blocks were found, now or before; see trusted
+	size     int              // tokens in a block; the same for all names
+	bytes    int              // upper bound of the bytes of the prompt in these blocks
 	// block is the number of tokens in a block by the estimate of Request.Tokens; equal to size if the
 	// estimate is exact.
 	block float64
 }
 
-// look finds the blocks that the candidates hold of a prompt of a model; tokens is its estimated length. With
-// readOnly, look records nothing; used does so later.
-func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens int, readOnly bool) {
+// lookup finds the blocks that the candidates hold of a prompt of a model; tokens is its estimated length. With
+// readOnly, lookup records nothing; recordLookup does so later.
+func (e *exact) lookup(c *Candidates, chain *prefix.Chain, model string, tokens int, readOnly bool) {
 	if e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
 		for i := range c.list {
@@ -56,8 +56,8 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens in
 		e.fit()
 	}
 	// An engine has a block size once it has a block. Each choice reads the size of one target.
-	e.asked = (e.asked + 1) % len(e.all)
-	if size := e.caches.BlockSize(e.all[e.asked]); size > 0 && size != e.size {
+	e.lastRead = (e.lastRead + 1) % len(e.all)
+	if size := e.caches.BlockSize(e.all[e.lastRead]); size > 0 && size != e.size {
 		e.fit()
 	}
 	e.known, e.seen, e.adapter = 0, e.trusted, e.caches.Adapter(model)
@@ -88,8 +88,8 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, model string, tokens in
 	e.trusted = e.trusted || e.seen && !readOnly
 }
 
-// used records the results that a read-only look has not recorded. seen is exact.seen of that look.
-func (e *exact) used(chain *prefix.Chain, seen bool) {
+// recordLookup records the results that a read-only lookup has not recorded. seen is exact.seen of that lookup.
+func (e *exact) recordLookup(chain *prefix.Chain, seen bool) {
 	e.names.Find(chain, true)
 	e.trusted = e.trusted || seen
 }

@@ -44,7 +44,7 @@ func (e engine) evicts(text []byte, kept int) {
 }
 
 func (e engine) says(event kvevents.Event) {
-	event.LoRAID, event.Group = kvevents.Unsaid, kvevents.Unsaid
+	event.LoRAID, event.Group = kvevents.Absent, kvevents.Absent
 	e.index.Apply(e.at, &kvevents.Batch{Events: []kvevents.Event{event}})
 }
 

@@ -122,8 +122,8 @@ const (
 	// decode down about as much as one more request, which is a small part of a step. It is derived from the
 	// figures of docs/scheduling.md, not measured.
 	leg = 8192
-	// roomy is the share of the KV cache in use up to which an engine counts as idle.
-	roomy = 0.5
+	// idleUsage is the share of the KV cache in use up to which an engine counts as idle.
+	idleUsage = 0.5
 )
 
 // Begin adds a leg whose prompt has the given number of tokens.
@@ -153,7 +153,7 @@ func (l *Load) Weigh() {
 	if e := l.Engine.Load(); e != nil {
 		waiting := max(0, e.All.Waiting-e.All.Deferred) + e.All.Fetching
 		legs := float64(l.InFlight.Load()*leg+l.Held.Load()) + beyond
-		beyond += waiting*leg + max(0, e.All.Usage-roomy)/(1-roomy)*(legs+leg)
+		beyond += waiting*leg + max(0, e.All.Usage-idleUsage)/(1-idleUsage)*(legs+leg)
 	}
 	is := int64(min(beyond, 1<<52)) // bounded, since others report it
 	l.sum.Add(is - l.beyond.Swap(is))

@@ -133,7 +133,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	defer p.mu.Unlock()
 	numbers, changed := p.targets.numbers(&c, now)
 	p.longest = slices.Grow(p.longest[:0], p.targets.most)[:p.targets.most]
-	own := p.index.Look(chain, p.longest)
+	own := p.index.Lookup(chain, p.longest)
 	others := p.placements.Others()
 	if others {
 		p.addRemote(r.Model)
@@ -145,7 +145,7 @@ func (p *prefixCache) choose(c Candidates, r Request) (at, cached int) {
 	}
 	p.balance.begin(now, p.targets.most, r.Tentative != nil)
 	if p.exact != nil {
-		p.exact.look(&c, chain, r.Model, r.Tokens, r.Tentative != nil)
+		p.exact.lookup(&c, chain, r.Model, r.Tokens, r.Tentative != nil)
 	}
 	most := 0
 	for i := range c.Len() {
@@ -260,7 +260,7 @@ func (p *prefixCache) noteLater(t *Tentative, place placement) {
 			return
 		}
 		if p.exact != nil {
-			p.exact.used(place.chain, seen)
+			p.exact.recordLookup(place.chain, seen)
 		}
 		p.balance.begin(p.now(), p.targets.most, false)
 		p.note(is.number, &place)

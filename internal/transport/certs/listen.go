@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// shakeLimit is the timeout of a client's handshake.
-	shakeLimit = 10 * time.Second
-	// sayAgain is the minimum time between two log lines about the same reason.
-	sayAgain = 10 * time.Second
+	// handshakeTimeout is the timeout of a client's handshake.
+	handshakeTimeout = 10 * time.Second
+	// logInterval is the minimum time between two log lines about the same reason.
+	logInterval = 10 * time.Second
 )
 
 // Listener serves TLS on the connections of another listener. The handshake runs at the first
@@ -28,14 +28,14 @@ type Listener struct {
 	config *tls.Config
 	log    logrus.FieldLogger
 
-	mu      sync.Mutex // guards the fields below
-	refused map[Reason]int64
-	said    map[Reason]time.Time
+	mu         sync.Mutex // guards the fields below
+	refused    map[Reason]int64
+	lastLogged map[Reason]time.Time
 }
 
 // Listen returns a Listener.
 func (s *Source) Listen(ln net.Listener, log logrus.FieldLogger) *Listener {
-	return &Listener{Listener: ln, config: s.Server(), log: log, refused: map[Reason]int64{}, said: map[Reason]time.Time{}}
+	return &Listener{Listener: ln, config: s.Server(), log: log, refused: map[Reason]int64{}, lastLogged: map[Reason]time.Time{}}
 }
 
 // Accept implements net.Listener.
@@ -54,7 +54,7 @@ func (l *Listener) RefusedCounts() map[Reason]int64 {
 	return maps.Clone(l.refused)
 }
 
-// failed counts a failed handshake, and logs it unless its reason was logged within sayAgain.
+// failed counts a failed handshake, and logs it unless its reason was logged within logInterval.
 func (l *Listener) failed(client net.Addr, err error) {
 	reason, text, ok := Refused(err)
 	switch {
@@ -66,12 +66,12 @@ func (l *Listener) failed(client net.Addr, err error) {
 	l.mu.Lock()
 	l.refused[reason]++
 	all := l.refused[reason]
-	say := time.Since(l.said[reason]) >= sayAgain
-	if say {
-		l.said[reason] = time.Now()
+	due := time.Since(l.lastLogged[reason]) >= logInterval
+	if due {
+		l.lastLogged[reason] = time.Now()
 	}
 	l.mu.Unlock()
-	if !say || l.log == nil {
+	if !due || l.log == nil {
 		return
 	}
 	log := l.log.WithFields(logrus.Fields{"client": client.String(), "reason": string(reason), "refused": all})
@@ -92,7 +92,7 @@ type serverConn struct {
 
 // Read implements net.Conn.
 func (c *serverConn) Read(p []byte) (int, error) {
-	c.once.Do(c.shake)
+	c.once.Do(c.handshake)
 	if c.err != nil {
 		return 0, c.err
 	}
@@ -101,7 +101,7 @@ func (c *serverConn) Read(p []byte) (int, error) {
 
 // Write implements net.Conn. An HTTP/2 server writes before it reads.
 func (c *serverConn) Write(p []byte) (int, error) {
-	c.once.Do(c.shake)
+	c.once.Do(c.handshake)
 	if c.err != nil {
 		return 0, c.err
 	}
@@ -111,7 +111,7 @@ func (c *serverConn) Write(p []byte) (int, error) {
 // ConnectionState returns the state after the handshake. net/http sets Request.TLS from
 // it before it reads.
 func (c *serverConn) ConnectionState() tls.ConnectionState {
-	c.once.Do(c.shake)
+	c.once.Do(c.handshake)
 	return c.Conn.ConnectionState()
 }
 
@@ -121,10 +121,10 @@ const (
 	plainBody = `{"error":{"message":"this port speaks HTTPS: use https:// in place of http://","type":"BadRequestError","param":null,"code":400}}` + "\n"
 )
 
-// shake performs the handshake. After an error, reads return io.EOF to the HTTP server, because no
+// handshake performs the handshake. After an error, reads return io.EOF to the HTTP server, because no
 // response can be sent.
-func (c *serverConn) shake() {
-	ctx, cancel := context.WithTimeout(context.Background(), shakeLimit)
+func (c *serverConn) handshake() {
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	err := c.HandshakeContext(ctx)
 	if err == nil {

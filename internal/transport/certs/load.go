@@ -40,7 +40,7 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 		client: &tls.Config{MinVersion: tls.VersionTLS12},
 		server: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{protocol}},
 	}
-	if err := errors.Join(whole(f.Cert, cert), whole(f.CA, ca)); err != nil {
+	if err := errors.Join(checkPEM(f.Cert, cert), checkPEM(f.CA, ca)); err != nil {
 		return nil, err
 	}
 	if f.Cert != "" {
@@ -72,9 +72,9 @@ func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 	return m, nil
 }
 
-// whole returns an error if a PEM block of a file is damaged or cut off. Decoders skip such a block, and
+// checkPEM returns an error if a PEM block of a file is damaged or cut off. Decoders skip such a block, and
 // handshakes then fail because an authority or an intermediate certificate is missing.
-func whole(path string, text []byte) error {
+func checkPEM(path string, text []byte) error {
 	all, good := bytes.Count(text, []byte("-----BEGIN ")), 0
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		good++

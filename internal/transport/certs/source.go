@@ -21,8 +21,8 @@ const (
 	UseEtcdListener = "etcd_listener" // of the embedded etcd
 )
 
-// soon is the time before a certificate expires from which Finding reports it.
-const soon = 7 * 24 * time.Hour
+// expiryNotice is the time before a certificate expires from which Finding reports it.
+const expiryNotice = 7 * 24 * time.Hour
 
 // Options configure a Source.
 type Options struct {
@@ -140,7 +140,7 @@ func (s Status) Finding(now time.Time) string {
 	case s.Over != "":
 		return s.Over
 	case s.NotAfter.IsZero():
-	case left < soon:
+	case left < expiryNotice:
 		return fmt.Sprintf("the %s for %s expires at %s", s.Name, forWhom(s.Use), s.NotAfter.UTC().Format(time.RFC3339))
 	}
 	return ""

@@ -39,14 +39,14 @@ type reports struct {
 	once  sync.Once // of fatal
 }
 
-func (r *reports) say(m message) {
+func (r *reports) send(m message) {
 	line, _ := json.Marshal(m)               // cannot fail: strings
 	_, _ = r.queue.Write(append(line, '\n')) // fails if the reader has ended
 }
 
 // failed reports the reason why etcd does not run, and returns the exit code.
 func (r *reports) failed(err error) int {
-	r.say(message{Failed: failure(err)})
+	r.send(message{Failed: failure(err)})
 	r.queue.Flush(flushTime)
 	return 1
 }
@@ -102,7 +102,7 @@ func serve(in io.Reader, out io.Writer) int {
 	case err != nil:
 		return r.failed(err)
 	}
-	r.say(message{Ready: server.Endpoint()})
+	r.send(message{Ready: server.Endpoint()})
 	select {
 	case <-ctx.Done():
 		server.Close()

@@ -40,8 +40,8 @@ type Config struct {
 
 const (
 	maxPause = 30 * time.Second
-	// calm is the time for which an etcd must have run to reset the pause.
-	calm = time.Minute
+	// resetAfter is the time for which an etcd must have run to reset the pause.
+	resetAfter = time.Minute
 	// stopLimit is how long an etcd may take to close its files.
 	stopLimit = 5 * time.Second
 	// startLimit bounds a start; etcd's own limits are shorter.
@@ -125,7 +125,7 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 				return
 			case <-c.done:
 			}
-			if time.Since(began) >= calm {
+			if time.Since(began) >= resetAfter {
 				pause = h.cfg.Pause
 			}
 			h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
@@ -175,7 +175,7 @@ func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 func (h *Host) launch(ctx context.Context) (*child, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	hadFiles, missing := look(h.cfg.DataDir)
+	hadFiles, missing := inspectDataDir(h.cfg.DataDir)
 	if missing != "" {
 		return nil, damaged(h.cfg.DataDir, missing)
 	}
@@ -222,9 +222,9 @@ func damaged(dir, why string) error {
 		ErrDamaged, dir, why)
 }
 
-// look reports whether an etcd has used a directory, and which required file is missing: etcd
+// inspectDataDir reports whether an etcd has used a directory, and which required file is missing: etcd
 // would wait for that file without a limit.
-func look(dir string) (hadFiles bool, missing string) {
+func inspectDataDir(dir string) (hadFiles bool, missing string) {
 	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil || embedetcd.Unfinished(dir) {
 		return false, ""
 	}

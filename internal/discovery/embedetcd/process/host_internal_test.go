@@ -10,7 +10,7 @@ func TestExternal_Runtime(t *testing.T) {
 		"runtime: out of memory: cannot allocate 4194304-byte block (66682880 in use)\nfatal error: out of memory\n":         true,
 		"unexpected fault address 0x7f2f5c003000\nfatal error: fault\n[signal SIGBUS: bus error code=0x2 addr=0x1 pc=0x2]\n": false,
 	} {
-		c := child{last: beginning{b: []byte(stderr)}}
+		c := child{last: prefixBuffer{b: []byte(stderr)}}
 		if got := external(c.reason()); got != want {
 			t.Errorf("%q: %t", c.reason(), got)
 		}

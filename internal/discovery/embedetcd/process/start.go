@@ -24,14 +24,14 @@ type child struct {
 	done     chan struct{} // closed when it has exited; the fields below may be read after that
 	failure  *failed       // its last report of a failure; may be nil
 	err      error         // of the process
-	last     beginning     // of its standard error
+	last     prefixBuffer  // of its standard error
 }
 
 // start starts the process.
 func start(cfg Config, log *logrus.Entry) (*child, error) {
 	line, _ := json.Marshal(cfg) // cannot fail: strings
 	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
-	c.cmd = exec.Command(itself())
+	c.cmd = exec.Command(executable())
 	// The name in the list of processes.
 	c.cmd.Args = []string{os.Args[0], "embedded-etcd", cfg.DataDir}
 	c.cmd.Env = environment()

@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// itself returns the path of this program. Its file may have been replaced since it was started;
+// executable returns the path of this program. Its file may have been replaced since it was started;
 // /proc/self/exe still refers to the running one.
-func itself() string {
+func executable() string {
 	const link = "/proc/self/exe"
 	if _, err := os.Stat(link); err == nil {
 		return link

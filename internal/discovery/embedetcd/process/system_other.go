@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-func itself() string {
+func executable() string {
 	if path, err := os.Executable(); err == nil {
 		return path
 	}

@@ -71,15 +71,15 @@ func (lineFormatter) Format(e *logrus.Entry) ([]byte, error) {
 // maxLine bounds a line; a longer one is not a message of the child.
 const maxLine = 1 << 20
 
-// beginning keeps the first bytes that are written to it: the trace of a panic
+// prefixBuffer keeps the first bytes that are written to it: the trace of a panic
 // begins with the reason.
-type beginning struct{ b []byte }
+type prefixBuffer struct{ b []byte }
 
-const maxBeginning = 64 << 10
+const maxPrefix = 64 << 10
 
 // Write implements io.Writer.
-func (k *beginning) Write(p []byte) (int, error) {
-	if room := maxBeginning - len(k.b); room > 0 {
+func (k *prefixBuffer) Write(p []byte) (int, error) {
+	if room := maxPrefix - len(k.b); room > 0 {
 		k.b = append(k.b, p[:min(room, len(p))]...)
 	}
 	return len(p), nil

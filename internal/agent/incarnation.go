@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// life identifies the process of the engine: its incarnation.
-type life struct {
+// incarnation identifies the process of the engine: its incarnation.
+type incarnation struct {
 	host string
 	key  instance.Key
 
@@ -23,10 +23,10 @@ type life struct {
 }
 
 // refused records a refused probe.
-func (l *life) refused() { l.ended = true }
+func (l *incarnation) refused() { l.ended = true }
 
-// seen records a good probe and reports whether it is from a new process.
-func (l *life) seen(started time.Time) bool {
+// observe records a good probe and reports whether it is from a new process.
+func (l *incarnation) observe(started time.Time) bool {
 	if !l.isNew(started) {
 		if l.started.IsZero() && !started.IsZero() {
 			l.started, l.since = started, started // the same process, whose start time is now known
@@ -37,7 +37,7 @@ func (l *life) seen(started time.Time) bool {
 	case started.IsZero(), l.id != "" && started.Equal(l.started):
 		l.id = ulid.Make().String()
 	default:
-		l.id = l.derived(started)
+		l.id = l.deriveID(started)
 	}
 	l.started, l.ended = started, false
 	if l.since = started; started.IsZero() {
@@ -47,14 +47,14 @@ func (l *life) seen(started time.Time) bool {
 }
 
 // isNew reports whether a good probe is from a process that was not seen yet.
-func (l *life) isNew(started time.Time) bool {
+func (l *incarnation) isNew(started time.Time) bool {
 	moved := !started.IsZero() && !l.started.IsZero() && !started.Equal(l.started)
 	return l.id == "" || l.ended || moved
 }
 
-// derived returns an id from host, key and start time of the engine process. It stays the same if
+// deriveID returns an id from host, key and start time of the engine process. It stays the same if
 // the agent restarts while the engine runs, so proxies keep the state of the incarnation.
-func (l *life) derived(started time.Time) string {
+func (l *incarnation) deriveID(started time.Time) string {
 	sum := sha256.Sum256([]byte(l.host + "\x00" + l.key.String() + "\x00" + started.UTC().Format(time.RFC3339Nano)))
 	var id ulid.ULID
 	// Times past the year 10889 cannot occur: the engine's clock was checked when read.

@@ -6,10 +6,10 @@ import (
 	"net/http"
 )
 
-// sane checks the parts that every request needs: the router, the snapshot, and the locks of watcher and
+// checkAlive checks the parts that every request needs: the router, the snapshot, and the locks of watcher and
 // scheduler. systemd's watchdog depends on it. It does not use the network, so that a busy proxy is not
 // restarted.
-func (p *app) sane(ctx context.Context) error {
+func (p *app) checkAlive(ctx context.Context) error {
 	done := make(chan int, 1)
 	go func() { // leaks if the proxy hangs; the watchdog then kills the process
 		w := &statusOnly{header: http.Header{}, code: http.StatusOK}

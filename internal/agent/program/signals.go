@@ -10,29 +10,29 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// orders has the signals of the program: the first one drains, each later one skips the
+// signals has the signals of the program: the first one drains, each later one skips the
 // current wait.
-type orders struct {
-	more chan struct{}
-	sig  atomic.Int32 // the first one; 0 if the drain was not ordered by a signal
+type signals struct {
+	skipWait chan struct{}
+	sig      atomic.Int32 // the first one; 0 if the drain was not ordered by a signal
 }
 
 // stopSignal returns the signal for the engine: SIGINT if the program got that, else SIGTERM.
-func (o *orders) stopSignal() syscall.Signal {
+func (o *signals) stopSignal() syscall.Signal {
 	if s := syscall.Signal(o.sig.Load()); s == syscall.SIGINT {
 		return s
 	}
 	return syscall.SIGTERM
 }
 
-// maxOrders is the number of buffered signals.
-const maxOrders = 4
+// maxSignals is the number of buffered signals.
+const maxSignals = 4
 
 // listen receives signals until stop is called, which waits. The first signal, or a call of
 // drain, ends the returned context.
-func listen(ctx context.Context, wrapping bool, log logrus.FieldLogger) (out context.Context, o *orders, drain func(), stop func()) {
-	o = &orders{more: make(chan struct{}, maxOrders)}
-	sigs := make(chan os.Signal, maxOrders)
+func listen(ctx context.Context, wrapping bool, log logrus.FieldLogger) (out context.Context, o *signals, drain func(), stop func()) {
+	o = &signals{skipWait: make(chan struct{}, maxSignals)}
+	sigs := make(chan os.Signal, maxSignals)
 	signal.Notify(sigs, syscall.SIGTERM, syscall.SIGINT)
 	// The engine has its own process group, which a closed terminal does not signal. Under
 	// nohup the signal stays ignored.
@@ -56,7 +56,7 @@ func listen(ctx context.Context, wrapping bool, log logrus.FieldLogger) (out con
 				}
 				log.Warnf("%s again: not waiting for the engine", s)
 				select {
-				case o.more <- struct{}{}:
+				case o.skipWait <- struct{}{}:
 				default:
 				}
 			case <-over:
