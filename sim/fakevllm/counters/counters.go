@@ -56,11 +56,11 @@ func (c *Counters) Reuse(format string, args ...any) {
 	c.ReusedTransfers.Add(1)
 }
 
-// Read reads what is counted in them; the rest of a Reading is known to others.
+// Read returns the present values.
 func (c *Counters) Read() (r Reading) {
 	from, into := reflect.ValueOf(&c.Values).Elem(), reflect.ValueOf(&r).Elem()
 	for i := range from.NumField() {
-		n, _ := from.Field(i).Addr().Interface().(*atomic.Int64)
+		n, _ := reflect.TypeAssert[*atomic.Int64](from.Field(i).Addr())
 		into.Field(i).SetInt(n.Load())
 	}
 	return r
