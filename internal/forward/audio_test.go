@@ -9,9 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
-
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
@@ -149,21 +146,6 @@ func TestBadForms(t *testing.T) {
 	}
 	if v := r.D[0].Violations(); len(v) != 0 {
 		t.Error(v)
-	}
-}
-
-// The official client sends files as it does to vLLM.
-func TestOfficialClientTranscribes(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.Plain, 0, 1, nil)
-	httpClient := &http.Client{Transport: &http.Transport{}}
-	t.Cleanup(httpClient.CloseIdleConnections)
-	c := openai.NewClient(option.WithBaseURL(r.URL+"/v1"), option.WithAPIKey("k"), option.WithHTTPClient(httpClient), option.WithMaxRetries(0))
-	text, err := c.Audio.Transcriptions.New(t.Context(), openai.AudioTranscriptionNewParams{
-		Model: model, File: openai.File(strings.NewReader(sound), `our "best" ä.wav`, "audio/wav"),
-	})
-	if want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), ""); err != nil || text.Text != want {
-		t.Fatalf("%v %+v, want %q", err, text, want)
 	}
 }
 

@@ -54,7 +54,7 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 	for _, chunked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("chunked=%v", chunked), func(t *testing.T) {
 			t.Parallel()
-			const limit, each = 4 << 20, 1 << 20
+			const limit, each = 1 << 20, 1 << 18
 			r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.MaxBodies, o.BodyTimeout = limit, time.Hour })
 			var patient []net.Conn
 			refused := false
@@ -88,7 +88,7 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 				}
 			}
 			if !refused || len(patient) < 3 {
-				t.Fatalf("%d bodies of 1 MiB, refused: %v", len(patient), refused)
+				t.Fatalf("%d bodies of 256 KiB, refused: %v", len(patient), refused)
 			}
 			if e := r.entry(); e.Status != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
 				t.Errorf("%+v", e)

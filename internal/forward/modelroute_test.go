@@ -247,10 +247,10 @@ func TestModelRoute_TargetDies(t *testing.T) {
 		r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"90:new", "10:old"}}, nil)
 		var lost atomic.Int64
 		var all sync.WaitGroup
-		begun := make(chan struct{}, 400)
+		begun := make(chan struct{}, 200)
 		for client := range 4 {
 			all.Go(func() {
-				for i := range 100 {
+				for i := range 50 {
 					begun <- struct{}{}
 					stream := kind != "killed" && (client+i)%2 == 0 // a stream that has begun is lost with its engine
 					if a := r.post(chatPath, chatOf("chat", stream)); a.status != http.StatusOK || a.err != nil || !strings.Contains(string(a.body), `"model":"chat"`) {

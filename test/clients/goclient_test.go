@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 
@@ -305,5 +306,20 @@ func TestGoClientModels(t *testing.T) {
 		if m.ID != id || m.JSON.ExtraFields["root"].Raw() != `"`+model+`"` || m.JSON.ExtraFields["max_model_len"].Raw() != "4096" {
 			t.Errorf("%s: %s", id, m.RawJSON())
 		}
+	}
+}
+
+// TestGoClientTranscribes checks that a file arrives as the client sends it to vLLM.
+func TestGoClientTranscribes(t *testing.T) {
+	t.Parallel()
+	r := start(t, setup{engine: func(o *fakevllm.Options) { o.Transcription = true }})
+	c, _ := goClient(t, r.URL)
+	const sound = "RIFF\x00\xff\xfe\r\n\r\n--\r\n\x80" // looks like parts of a form
+	text, err := c.Audio.Transcriptions.New(t.Context(), openai.AudioTranscriptionNewParams{
+		Model: model, File: openai.File(strings.NewReader(sound), `our "best" ä.wav`, "audio/wav"),
+	})
+	require.NoError(t, err)
+	if want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), ""); text.Text != want {
+		t.Errorf("%+v, want %q", text, want)
 	}
 }

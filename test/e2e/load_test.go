@@ -21,7 +21,7 @@ func (l load) finish()        { l.Finish() }
 
 func startLoad(t *testing.T, clients int, urls ...string) load {
 	t.Helper()
-	return load{harness.StartLoad(t, clients, 20*time.Millisecond, urls...)}
+	return load{harness.StartLoad(t, clients, 50*time.Millisecond, urls...)}
 }
 
 func newFleet(t *testing.T) *fleet.Fleet {

@@ -36,7 +36,7 @@ const (
 	audit = 2 * time.Second
 	// clients and pause of the load, which is light: the fault is under test, not the machine.
 	clients = 4
-	pause   = 10 * time.Millisecond
+	pause   = 40 * time.Millisecond
 )
 
 // lastingTTL returns longer, or ttl for the report, which uses a short TTL.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -167,7 +168,7 @@ func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {
 // prompts are noted, received and evicted. In the end, nothing remains.
 func TestNotedAndReceivedInAnyOrder(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(20) {
+	for seed := range uint64(longform.Count(8, 20)) {
 		rng := rand.New(rand.NewPCG(seed, 2))
 		x := NewIndex(indexmem.New(0))
 		const targets = 5

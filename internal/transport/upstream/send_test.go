@@ -3,10 +3,10 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"crypto/rand"
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"testing"
@@ -47,9 +47,7 @@ func TestPiecesArriveInOrder(t *testing.T) {
 				body := make([][]byte, 0, len(tc.pieces))
 				for _, n := range tc.pieces {
 					b := make([]byte, n)
-					for i := range b {
-						b[i] = byte(rand.Uint32())
-					}
+					_, _ = rand.Read(b)
 					body = append(body, b)
 				}
 				if tc.sendBuffer > 0 {

@@ -27,10 +27,7 @@ func change(t *testing.T, path string, f func([]byte) []byte) {
 }
 
 func garbage(b []byte) []byte {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range b {
-		b[i] = byte(rng.Uint32())
-	}
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
 	return b
 }
 
