@@ -168,7 +168,7 @@ func TestRegisterNode(t *testing.T) {
 	absent("the script received SIGTERM")
 }
 
-func TestRegisterNode_KeepsTheKeyOfAnother(t *testing.T) {
+func TestRegisterNode_KeepsForeignKey(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)
 	cli := etcd.Client(t)

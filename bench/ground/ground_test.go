@@ -36,7 +36,7 @@ func common(a, b []int) int {
 	return n
 }
 
-func TestPromptsShareWhatTheTraceShares(t *testing.T) {
+func TestPrompts_SharedPrefixes(t *testing.T) {
 	t.Parallel()
 	r := workload(t, ground.Whole, 1).Requests
 	const template = 8 // tokens at most
@@ -54,8 +54,8 @@ func TestPromptsShareWhatTheTraceShares(t *testing.T) {
 	}
 }
 
-// TestBlocksHaveNoFixedLength checks that the same number of tokens has different numbers of bytes.
-func TestBlocksHaveNoFixedLength(t *testing.T) {
+// TestBlocks_VaryInBytes checks that the same number of tokens has different numbers of bytes.
+func TestBlocks_VaryInBytes(t *testing.T) {
 	t.Parallel()
 	lengths := map[int]bool{}
 	for _, r := range workload(t, ground.Whole, 1).Requests {

@@ -45,7 +45,7 @@ func startEngine(t *testing.T, itl time.Duration) string {
 	return e.Addresses()[0]
 }
 
-func TestGenerator_Right(t *testing.T) {
+func TestGenerator_ValidResponses(t *testing.T) {
 	t.Parallel()
 	for name, p := range map[string]load.Plan{
 		"whole":       {Shape: answer.Shape{Prompt: 128, Tokens: 1}, Conns: 4},
@@ -68,8 +68,8 @@ func TestGenerator_Right(t *testing.T) {
 	}
 }
 
-// TestGenerator_Bad puts a proxy in between that damages responses.
-func TestGenerator_Bad(t *testing.T) {
+// TestGenerator_DamagedResponses puts a proxy in between that damages responses.
+func TestGenerator_DamagedResponses(t *testing.T) {
 	t.Parallel()
 	shape := answer.Shape{Prompt: 64, Tokens: 3, Stream: true}
 	for name, tt := range map[string]struct {

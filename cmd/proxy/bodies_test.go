@@ -16,7 +16,7 @@ import (
 )
 
 // The limit in the metric is the handler's, which is the one that applies.
-func TestBodiesMemoryIsInForce(t *testing.T) {
+func TestBodiesMemory_MetricMatchesLimit(t *testing.T) {
 	t.Parallel()
 	address := testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(address)

@@ -11,13 +11,13 @@ import (
 )
 
 // The proxy accepts the commands of the connector pages.
-func TestCommandsOfTheConnectorPages(t *testing.T) {
+func TestConnectorPages_Commands(t *testing.T) {
 	t.Parallel()
 	taken(t, "../../docs/connectors/*.md", 2)
 }
 
 // The proxy accepts the commands of the migration pages.
-func TestCommandsOfTheMigrationPages(t *testing.T) {
+func TestMigrationPages_Commands(t *testing.T) {
 	t.Setenv("model_name", "Qwen/Qwen2.5-7B-Instruct")
 	for i := range 4 {
 		t.Setenv(fmt.Sprintf("host%d_IP", i+1), fmt.Sprint("10.0.0.", i+1))

@@ -194,7 +194,7 @@ func TestHealthAnswers(t *testing.T) {
 
 // A proxy whose log is not read continues and can be stopped. The reader may stall, as a terminal does after
 // Ctrl-S, or end.
-func TestLogThatNobodyReads(t *testing.T) {
+func TestLog_ReaderStalls(t *testing.T) {
 	t.Parallel()
 	for _, removed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("removed %v", removed), func(t *testing.T) {

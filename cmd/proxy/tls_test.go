@@ -140,7 +140,7 @@ func (p *inProcess) get(hc *http.Client, path string) (string, error) {
 
 // All connections use TLS with certificates of both sides, which are replaced while requests run: no request
 // fails, and new connections see the new certificates.
-func TestCertificatesRolledUnderLoad(t *testing.T) {
+func TestCertificates_RotatedUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
 		t.Run(kind, func(t *testing.T) {

@@ -178,7 +178,7 @@ func wantLog(t *testing.T, got []string, want ...string) {
 	}
 }
 
-func TestProbesWithBackoffUntilTheEngineAnswers(t *testing.T) {
+func TestProbes_BackOffUntilAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, &fakeEngine{err: errRefused, stats: idleStats()}, Options{Model: "m"})
 		// Probes at 0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5, ...: doubling, capped at 5 s.
@@ -212,7 +212,7 @@ func TestProbesWithBackoffUntilTheEngineAnswers(t *testing.T) {
 	})
 }
 
-func TestNeverRegistersAnotherModel(t *testing.T) {
+func TestOtherModel_NotRegistered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, &fakeEngine{models: []string{"other/\x1b[1mx"}}, Options{Model: "org/m"})
 		r.after(time.Hour, nil)
@@ -256,7 +256,7 @@ func TestRecord(t *testing.T) {
 	})
 }
 
-func TestDownAfterThreeAndReadyAfterTwo(t *testing.T) {
+func TestProbes_DownAndReadyThresholds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung := errors.New("no answer")
 		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
@@ -289,7 +289,7 @@ func TestDownAfterThreeAndReadyAfterTwo(t *testing.T) {
 	})
 }
 
-func TestRefusedIsANewIncarnation(t *testing.T) {
+func TestRefusedProbe_NewIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
 		// A single refused probe does not lead to "down", but the next good probe reaches another process.
@@ -308,7 +308,7 @@ func TestRefusedIsANewIncarnation(t *testing.T) {
 	})
 }
 
-func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
+func TestStartTime_ChangeIsNewIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := time.Now().Add(-time.Hour), time.Now().Add(3*time.Second)
 		stats := idleStats()
@@ -358,7 +358,7 @@ func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
 	})
 }
 
-func TestStartTimeToldLateIsTheSameLife(t *testing.T) {
+func TestStartTime_LateIsSameIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
 		began := time.Now().Add(-time.Minute)
@@ -375,7 +375,7 @@ func TestStartTimeToldLateIsTheSameLife(t *testing.T) {
 	})
 }
 
-func TestWrongModelWhileServingIsDownAtOnce(t *testing.T) {
+func TestWrongModel_DownAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, &fakeEngine{stats: idleStats()}, Options{Model: "m"})
 		r.after(time.Second, func(e *fakeEngine) { e.models = []string{"other"} })

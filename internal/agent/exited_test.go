@@ -50,7 +50,7 @@ func TestEngineProcessEnds(t *testing.T) {
 
 // A large model loads for minutes: the agent does not give up,
 // and registers the engine with the first successful probe.
-func TestEngineLoadsForFiveMinutes(t *testing.T) {
+func TestEngine_LoadsForMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &fakeEngine{err: errRefused, stats: idleStats()}
 		r := start(t, e, Options{Exited: make(chan struct{})})

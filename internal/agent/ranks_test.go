@@ -31,7 +31,7 @@ func (b *bootstrapServer) engineIDs(context.Context) (map[string]string, error) 
 
 // In each incarnation, the engine ids are queried until they are
 // known. Until then, the instance is not ready.
-func TestEngineIDsInEachLife(t *testing.T) {
+func TestEngineIDs_EachIncarnation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stats := idleStats()
 		stats.StartedAt = time.Now().UTC()

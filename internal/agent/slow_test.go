@@ -32,7 +32,7 @@ func (r *fakeRegistrar) states() string {
 
 // An engine that does not answer may be busy; one that refuses or
 // fails is down. Each step is the engine's reaction to one probe.
-func TestSlowIsNotDead(t *testing.T) {
+func TestProbe_SlowOrDown(t *testing.T) {
 	many := func(n int, err error) []error {
 		out := make([]error, n)
 		for i := range out {
@@ -99,7 +99,7 @@ func (e *fakeEngine) seen() int {
 }
 
 // The last record of an instance never has an outdated cause.
-func TestNoCauseBesideAnotherState(t *testing.T) {
+func TestCause_OnlyWithItsState(t *testing.T) {
 	for _, exit := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			exited := make(chan struct{})
@@ -136,7 +136,7 @@ func (e *hangingEngine) Probe(ctx context.Context) (instance.Facts, error) {
 
 // The time limit of a probe counts only while this process runs. A clock without
 // ticks simulates a process without CPU time, which must not judge the engine.
-func TestAProbeHasItsFairChance(t *testing.T) {
+func TestProbe_LimitCountsRunningTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ticks := make(chan time.Time)
 		beats := 0
@@ -169,7 +169,7 @@ func TestAProbeHasItsFairChance(t *testing.T) {
 }
 
 // With a ticking clock, a probe ends exactly at its limit.
-func TestAHungEngineIsSlow(t *testing.T) {
+func TestHungEngine_DownAsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &hangingEngine{hung: make(chan error, 1)}
 		a := New(e, &fakeRegistrar{start: time.Now()}, Options{Log: silentLog(), Key: instance.Key{Role: instance.Decode, Address: "10.0.0.7:8100"}})
@@ -190,7 +190,7 @@ func TestAHungEngineIsSlow(t *testing.T) {
 }
 
 // An agent without CPU time for minutes does not judge its engine.
-func TestAStarvedAgentJudgesNobody(t *testing.T) {
+func TestStarvedAgent_KeepsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &hangingEngine{hung: make(chan error, 1000)}
 		reg := &fakeRegistrar{start: time.Now()}

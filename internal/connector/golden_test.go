@@ -131,7 +131,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestHandoverOfABadAnswer(t *testing.T) {
+func TestTransferParams_BadAnswer(t *testing.T) {
 	t.Parallel()
 	c := newDialect(t, "nixl")
 	for _, answer := range []string{``, `[]`, `{"kv_transfer_params":{"a":1}`, `<html>`, `{} trailing`} {
@@ -174,7 +174,7 @@ func TestTerms(t *testing.T) {
 }
 
 // A dialect that supports different KV block sizes in a pair returns 0 for Blocks.
-func TestBlocksOfOneSize(t *testing.T) {
+func TestBlocks_DifferentSizesInPair(t *testing.T) {
 	t.Parallel()
 	var got []string
 	for _, name := range connector.Names() {

@@ -48,7 +48,7 @@ func TestZMQAddress(t *testing.T) {
 	}
 }
 
-func TestWhatAMoRIIOInstanceLacks(t *testing.T) {
+func TestMoRIIO_UnsupportedInstances(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"moriio_read", "moriio_write"} {
 		d := newDialect(t, name)

@@ -5,7 +5,7 @@ import (
 )
 
 // Transfer params that are an empty object count as missing, so that decode does not have to detect it.
-func TestNIXLHandover(t *testing.T) {
+func TestNIXL_EmptyTransferParams(t *testing.T) {
 	t.Parallel()
 	d := newDialect(t, "nixl")
 	for answer, empty := range map[string]bool{

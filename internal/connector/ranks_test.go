@@ -11,7 +11,7 @@ import (
 
 // An instance with more ranks than the proxy distinguishes is refused if a leg must name the rank of the
 // other one. Otherwise all its requests would go to rank 0.
-func TestMoreRanksThanAreToldApart(t *testing.T) {
+func TestRanks_MoreThanDistinguished(t *testing.T) {
 	t.Parallel()
 	for _, name := range connector.Names() {
 		d := newDialect(t, name)

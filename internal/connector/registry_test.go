@@ -68,7 +68,7 @@ func TestClasses(t *testing.T) {
 }
 
 // The table of docs/connectors matches the code.
-func TestTableOfTheDocs(t *testing.T) {
+func TestDocsTable_MatchesCode(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	b.WriteString("| `kv_connector` | here | |\n|---|---|---|\n")

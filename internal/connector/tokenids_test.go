@@ -13,7 +13,7 @@ import (
 
 // Every dialect can request the tokens of the prompt from prefill, and none requests them
 // from decode.
-func TestPrefillTellsTokens(t *testing.T) {
+func TestPrefill_ReturnsTokens(t *testing.T) {
 	t.Parallel()
 	for _, name := range connector.Names() {
 		d := newDialect(t, name)

@@ -73,7 +73,7 @@ func change(t *testing.T, s *fakevllm.Server, what, name string) {
 
 // Engines that have unloaded a model answer 404 for it. The others serve, no engine is blamed, and if none is
 // left, the client gets the 404.
-func TestUnloadedModel_NoInstanceIsBlamed(t *testing.T) {
+func TestUnloadedModel_NoBlame(t *testing.T) {
 	t.Parallel()
 	r := startWithModels(t, 2, 6)
 	body := strings.Replace(chatBody(false, ""), `"m"`, `"late"`, 1)

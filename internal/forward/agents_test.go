@@ -111,7 +111,7 @@ func (r *rig) checkAgentAnswer(a answer, path, body string) {
 }
 
 // Requests of every API go through a pair of engines.
-func TestEveryAPIGoesThroughPairs(t *testing.T) {
+func TestPairs_EveryAPI(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.LMCache, fakevllm.Mooncake} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestEveryAPIGoesThroughPairs(t *testing.T) {
 }
 
 // No form of answer passes transfer params on to a client.
-func TestHandoversAreNotTold(t *testing.T) {
+func TestTransferParams_NotPassedOn(t *testing.T) {
 	t.Parallel()
 	const kv = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
 	for _, tc := range []struct{ path, answer, want string }{
@@ -183,7 +183,7 @@ func (r *rig) script(s *fakevllm.Server, f fakevllm.Fault) {
 }
 
 // An instance is not blamed for a response that it does not have.
-func TestStoredResponsesAreNobodysFault(t *testing.T) {
+func TestStoredResponses_NoBlame(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
 	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"resp_1"`))
@@ -202,7 +202,7 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 
 // The reason for decode-only is that of the attempt that answered; there is none if that attempt had a
 // prefill.
-func TestAReasonDoesNotOutliveItsAttempt(t *testing.T) {
+func TestDecodeOnlyReason_OfFinalAttempt(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 2, nil)

@@ -51,7 +51,7 @@ func argued(c *refusals.Case) string {
 }
 
 // The proxy answers an invalid request with the error of an engine.
-func TestInvalidRequestsGetAnEnginesError(t *testing.T) {
+func TestInvalidRequest_EngineError(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	refused := 0
@@ -97,7 +97,7 @@ func (r *rig) sendTo(base, method, path, contentType string, body []byte) answer
 
 // An invalid body is sent to one engine, once and unchanged. The engine's refusal is the answer, and no
 // instance is blamed.
-func TestInvalidRequestsAreAskedAbout(t *testing.T) {
+func TestInvalidRequest_SentToOneEngine(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ name, path, body, says string }{
 		{"two errors", "/v1/completions", `{"prompt":"x","max_tokens":"x","temperature":"y"}`, `"param":"body.max_tokens"`},
@@ -143,7 +143,7 @@ const brokenBody = `{"model":"m","prompt":"x"`
 
 // If an engine answers an invalid request with anything but a refusal, the client gets the proxy's refusal,
 // and no instance is blamed.
-func TestOnlyARefusalIsPassedOn(t *testing.T) {
+func TestInvalidRequest_OnlyRefusalPassedOn(t *testing.T) {
 	t.Parallel()
 	own := `expected a comma`
 	for _, tc := range []struct {
@@ -203,7 +203,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 
 // An engine gets no body with fields that steer KV transfers, on any route and in any spelling: such a field
 // could make the engine connect to any host.
-func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
+func TestSteeringFields_NotSent(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	for _, field := range []string{
@@ -254,7 +254,7 @@ func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
 	r.checkEngines()
 }
 
-func TestNobodyToAsk(t *testing.T) {
+func TestInvalidRequest_NoInstance(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
 	a := r.post("/v1/completions", `{"prompt":"x","max_tokens":2.5}`)
@@ -269,7 +269,7 @@ func TestNobodyToAsk(t *testing.T) {
 
 // A prefill instance is queried if there is no decode instance. If no instance serves the model, an engine
 // still reports the other errors of the request.
-func TestWhoIsAsked(t *testing.T) {
+func TestInvalidRequest_QueryTarget(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 0, nil)
 	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.askOutcomes() != flow.AskRefused || len(posted(r.P[0])) != 1 {
@@ -288,7 +288,7 @@ func TestWhoIsAsked(t *testing.T) {
 
 // The number of concurrent queries about invalid requests is bounded: the proxy answers further invalid
 // requests itself at once.
-func TestQuestionsAreBounded(t *testing.T) {
+func TestInvalidRequest_QueriesBounded(t *testing.T) {
 	t.Parallel()
 	const many = 40
 	arrived := make(chan struct{}, many)
@@ -331,7 +331,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 }
 
 // A client that leaves while an engine is queried ends the query.
-func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
+func TestClientLeaves_DuringQuery(t *testing.T) {
 	t.Parallel()
 	arrived, left := make(chan struct{}), make(chan struct{})
 	engine := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
@@ -360,7 +360,7 @@ func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
 }
 
 // An instance that accepts no connections is neither queried twice nor blamed for a query.
-func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
+func TestQuery_UnreachableEngineNotBlamed(t *testing.T) {
 	t.Parallel()
 	ln := testkit.Listen(t)
 	// The local port of a connection refuses connections, and no other test can get it.

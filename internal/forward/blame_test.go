@@ -26,7 +26,7 @@ func key(role instance.Role, s *fakevllm.Server) instance.Key {
 
 // vLLM answers some requests with 500 on every instance. Such a request must not eject the instances that it
 // reaches.
-func TestPoisonousRequestEjectsNobody(t *testing.T) {
+func TestPoisonousRequest_NoEjection(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 2, 3, nil)
@@ -51,7 +51,7 @@ func TestPoisonousRequestEjectsNobody(t *testing.T) {
 
 // An instance that fails requests which others serve is ejected, and readmitted when it serves again. No
 // client notices.
-func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
+func TestFailingInstance_EjectedAndReadmitted(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
 		t.Run(string(role), func(t *testing.T) {
@@ -89,7 +89,7 @@ func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 
 // An instance that fails the requests of one of its models is not picked for that model and serves the
 // others, however their requests alternate.
-func TestInstanceThatFailsOneModel(t *testing.T) {
+func TestInstance_FailsOneModel(t *testing.T) {
 	t.Parallel()
 	for _, role := range instance.Roles() {
 		t.Run(string(role), func(t *testing.T) {
@@ -163,7 +163,7 @@ func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm
 
 // If an instance is removed, a leg that waits for it is called off and tried elsewhere: no deadline has to
 // pass.
-func TestWaitingLegsAreCalledOff(t *testing.T) {
+func TestWaitingLeg_CancelledOnRemoval(t *testing.T) {
 	t.Parallel()
 	changes := map[string]func(*instance.Instance) *instance.Instance{
 		"left":    func(*instance.Instance) *instance.Instance { return nil },
@@ -236,7 +236,7 @@ func (b *delayedBody) Read(p []byte) (int, error) {
 
 // A leg that was called off while its first content was unread is not committed: nothing would follow that
 // content.
-func TestCalledOffBeforeTheCommit(t *testing.T) {
+func TestCancelledLeg_NotCommitted(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		var r *rig
@@ -257,7 +257,7 @@ func TestCalledOffBeforeTheCommit(t *testing.T) {
 }
 
 // Draining and cordoned instances finish their running requests.
-func TestDrainingLegsGoOn(t *testing.T) {
+func TestDraining_LegsFinish(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 2, nil)
@@ -305,7 +305,7 @@ func TestSilentEngine(t *testing.T) {
 }
 
 // A slow engine that still answers its probes is not ejected.
-func TestSlowIsNotSilent(t *testing.T) {
+func TestSlowEngine_NotEjected(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 400 * time.Millisecond, Times: 1})
@@ -348,7 +348,7 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 
 // The decode instance counts the whole prompt as cached and none of it as written to the cache. The client
 // gets the prefill instance's numbers.
-func TestCachedTokensAreThePrefills(t *testing.T) {
+func TestCachedTokens_OfPrefill(t *testing.T) {
 	t.Parallel()
 	want := map[string][]string{
 		chatPath:      {`"cached_tokens":0`, `"created_cache_tokens":16`},

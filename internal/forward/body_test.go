@@ -20,7 +20,7 @@ import (
 // The next request reuses the memory of a body. No engine may get bytes of another request, even if legs fail
 // with their body half sent. The simulator's answer depends on the whole prompt, so one wrong byte changes
 // the text.
-func TestBodiesAreNotMixed(t *testing.T) {
+func TestBodies_MemoryReuse(t *testing.T) {
 	t.Parallel()
 	for _, mode := range sequentialModes() {
 		t.Run(string(mode), func(t *testing.T) {

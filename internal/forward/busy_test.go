@@ -36,7 +36,7 @@ func busy(observable bool) func(*forward.Options) {
 
 // A request that exceeds its limits, in the engine's queue or in a pause of its stream, is served once while
 // the engine makes progress: by one prefill and one decode leg.
-func TestBusyEngineIsWaitedFor(t *testing.T) {
+func TestBusyEngine_ProgressExtendsLimits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -235,7 +235,7 @@ func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
 
 // A leg that is stuck in an engine which serves others is sent to another instance, long before any limit,
 // once 20 later legs have overtaken it.
-func TestOvertakenLegGoesElsewhere(t *testing.T) {
+func TestOvertakenLeg_Retried(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -286,7 +286,7 @@ func TestOvertakenLegGoesElsewhere(t *testing.T) {
 
 // Errors also name the limits that are not of a leg: those of a connection, of the request's body, and of
 // retries.
-func TestOtherLimitsAreNamed(t *testing.T) {
+func TestError_NamesOtherLimits(t *testing.T) {
 	t.Parallel()
 	q := scenario{chatPath, true}
 	t.Run("connection", func(t *testing.T) {

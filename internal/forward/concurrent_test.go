@@ -347,7 +347,7 @@ func TestConcurrentPair(t *testing.T) {
 
 // A prefill instance that failed gets its strike when decode begins to answer, if another instance has
 // computed the prompt. The stream may last for hours.
-func TestConcurrentStrikeBeforeTheEnd(t *testing.T) {
+func TestConcurrentStrike_BeforeStreamEnds(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
 		m := startConcurrentTuned(t, dialect, 2, 1, tuning{
@@ -432,7 +432,7 @@ func TestConcurrentPrefillRefuses(t *testing.T) {
 }
 
 // If the proxy cannot connect to the prefill instance, it aborts decode and tries another pair.
-func TestConcurrentPrefillIsAway(t *testing.T) {
+func TestConcurrentPrefill_Unreachable(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
 		eachPair(t, func(t *testing.T, q scenario) {
@@ -627,7 +627,7 @@ func TestConcurrentFallsBack(t *testing.T) {
 }
 
 // Many pairs at once, each with its own transfer.
-func TestConcurrentPairsDoNotMix(t *testing.T) {
+func TestConcurrentPairs_SeparateTransfers(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
 		m := startConcurrent(t, dialect, 2, 2, nil)
@@ -671,7 +671,7 @@ func TestConcurrentPairsDoNotMix(t *testing.T) {
 
 // A prefill leg that is not sent until decode has answered still sends the prompt of its own request: the
 // memory of a body is not reused before both legs have ended.
-func TestConcurrentPrefillIsSentLate(t *testing.T) {
+func TestConcurrentPrefill_SentLate(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
 		late, mayGo := make(chan struct{}), make(chan struct{})

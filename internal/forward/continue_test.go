@@ -134,7 +134,7 @@ func TestStreamContinuesAgain(t *testing.T) {
 }
 
 // The token id of <think> does not commit a chat: a continuation would generate it a second time.
-func TestStreamIsRetriedAfterThink(t *testing.T) {
+func TestStreamRetried_AfterThink(t *testing.T) {
 	t.Parallel()
 	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: reasons, sched: noProbes})
@@ -164,7 +164,7 @@ func TestStreamContinuesOnTheSameInstance(t *testing.T) {
 }
 
 // A stream counts as continued once the client gets more text, not while a leg repeats earlier text.
-func TestStreamContinuesWhenReplayGetsToItsEnd(t *testing.T) {
+func TestStreamContinues_CountedAfterReplay(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, continuing)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 30, Times: 1})
@@ -185,7 +185,7 @@ func (p takeHook) Take(in *instance.Instance) (*sched.Assignment, error) {
 
 // A stream whose connection broke does not continue on the same instance if that is drained before the new
 // leg is counted: a drain proof may have found the instance idle.
-func TestStreamLeavesInstanceDrainedMeanwhile(t *testing.T) {
+func TestStreamLeaves_InstanceDrained(t *testing.T) {
 	t.Parallel()
 	var r *rig
 	r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
@@ -216,7 +216,7 @@ func TestStreamLeavesInstanceDrainedMeanwhile(t *testing.T) {
 }
 
 // A stream that an instance loses twice continues on another one.
-func TestStreamLeavesInstanceThatLosesItTwice(t *testing.T) {
+func TestStreamLeaves_InstanceFailsTwice(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.P2P} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -229,7 +229,7 @@ func TestStreamLeavesInstanceThatLosesItTwice(t *testing.T) {
 }
 
 // The same holds if no prefill instance can be paired with the others: they compute the prompt.
-func TestStreamLeavesTheOnlyPartnerThatLosesItTwice(t *testing.T) {
+func TestStreamLeaves_OnlyPartnerFailsTwice(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Mooncake, fakevllm.P2P, fakevllm.MoRIIOWrite} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -269,7 +269,7 @@ func TestStreamContinuesAfterDetokenizeFails(t *testing.T) {
 }
 
 // An instance that fails to detokenize is not queried again before the others.
-func TestStreamContinuesWhereOneFailsToDetokenize(t *testing.T) {
+func TestStreamContinues_OneFailsDetokenize(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, continuing)
 	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize"})
@@ -278,7 +278,7 @@ func TestStreamContinuesWhereOneFailsToDetokenize(t *testing.T) {
 }
 
 // The instance that failed is not queried to detokenize while another one answers.
-func TestStreamContinuesWithoutItsInstance(t *testing.T) {
+func TestStreamContinues_FailedNotQueried(t *testing.T) {
 	t.Parallel()
 	least, err := policy.Find("least_loaded")
 	require.NoError(t, err)
@@ -299,7 +299,7 @@ func TestStreamContinuesWithoutItsInstance(t *testing.T) {
 }
 
 // If only the end of a stream is missing, the proxy sends it.
-func TestStreamIsCompleted(t *testing.T) {
+func TestStreamCompleted(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{completionsPath, chatPath} {
 		r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: func(o *fakevllm.Options) { o.CacheBlocks = 100 }})
@@ -323,7 +323,7 @@ func TestStreamIsCompleted(t *testing.T) {
 
 // A stream that lacks only its end needs no leg: it is not a retry, and is completed even if the retry budget
 // is spent.
-func TestStreamIsCompletedWithoutRetryBudget(t *testing.T) {
+func TestStreamCompleted_NoRetryBudget(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.ContinueStreams, o.RetryRatio, o.RetryBurst = 3, 1e-9, 1 })
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 60})
@@ -341,7 +341,7 @@ func TestStreamIsCompletedWithoutRetryBudget(t *testing.T) {
 
 // A stream without token ids keeps the memory of its body until no leg can replay it. The bodies have the
 // same size, so that they share a pool.
-func TestReplayedBodiesAreNotMixed(t *testing.T) {
+func TestReplayedBodies_MemoryReuse(t *testing.T) {
 	t.Parallel()
 	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
 	r := startTuned(t, fakevllm.NIXL, 2, 3, tuning{forward: func(o *forward.Options) { o.ContinueStreams, o.MaxAttempts, o.RetryRatio = 30, 50, -1 },
@@ -376,7 +376,7 @@ func TestReplayedBodiesAreNotMixed(t *testing.T) {
 const offeredTools = `,"tools":[{"type":"function","function":{"name":"look"}},{"type":"function","function":{"name":"go_on"}}]`
 
 // Without token ids, the proxy repeats the request to get the usage. The client gets nothing else twice.
-func TestStreamIsCompletedByReplay(t *testing.T) {
+func TestStreamCompleted_ByReplay(t *testing.T) {
 	t.Parallel()
 	reasons := func(o *fakevllm.Options) { o.Version, o.ReasoningParser = "0.32.0", "qwen3" }
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: reasons, sched: noProbes})

@@ -25,7 +25,7 @@ func (r *rig) serveCORS() (url string) {
 }
 
 // An engine's CORS headers do not reach a page: the proxy decides what pages may do.
-func TestEnginesDoNotLetPages(t *testing.T) {
+func TestCORS_EngineHeadersRemoved(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
 	var asked atomic.Int64

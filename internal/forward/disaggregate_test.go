@@ -56,7 +56,7 @@ func TestDisaggregateLearns(t *testing.T) {
 }
 
 // The choices of a request share the time of one stream, so its tokens are no measure of an engine's speed.
-func TestSeveralChoicesAreNotMeasured(t *testing.T) {
+func TestSeveralChoices_NotMeasured(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Estimator = e })
@@ -108,7 +108,7 @@ func text(stream bool) string {
 
 // The prompt of a decode-only request is not expected in prefill's cache, and no pick is
 // counted for a leg that was not sent.
-func TestDisaggregateLeavesNoTrace(t *testing.T) {
+func TestDisaggregate_SkippedPrefillNotCounted(t *testing.T) {
 	t.Parallel()
 	for _, never := range []bool{true, false} {
 		r := startPrefix(t, fakevllm.NIXL, &flow.Disaggregate{Never: never})
@@ -133,7 +133,7 @@ func TestDisaggregateLeavesNoTrace(t *testing.T) {
 
 // A decode instance with queued requests, or with a full KV cache, computes no prompt: the request goes
 // through prefill. Requests that wait for their KV cache do not count.
-func TestDisaggregateSparesWhoIsFull(t *testing.T) {
+func TestDisaggregate_BusyDecodeSkipped(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		said policy.Rank

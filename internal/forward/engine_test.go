@@ -165,7 +165,7 @@ func TestFieldsOfTheEnginesConnection(t *testing.T) {
 
 // Servers may take _ for - (WSGI does): a header that must not reach an engine must not
 // reach it in that spelling either.
-func TestControlHeadersInAnySpelling(t *testing.T) {
+func TestControlHeaders_AnySpelling(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	names := []string{

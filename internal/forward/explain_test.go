@@ -42,7 +42,7 @@ func (r *rig) explainAt(endpoint, body string) explain.Plan {
 
 // A request goes where Explain says. Explain itself has no effect: no engine gets a request, and nothing is
 // counted.
-func TestExplainIsWhatIsDone(t *testing.T) {
+func TestExplain_MatchesRequest(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 3, 2, nil)
 	for i := range 12 {
@@ -80,7 +80,7 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 }
 
 // Explain reports the flow of every kind of request and, for decode-only, the reason of the answer.
-func TestExplainWays(t *testing.T) {
+func TestExplain_Flows(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		body        string

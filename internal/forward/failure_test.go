@@ -142,7 +142,7 @@ func TestNoPrefillLeft(t *testing.T) {
 	})
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestNoInstance(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string
@@ -208,7 +208,7 @@ const saturated = `{"error":{"message":"The engine is currently busy and cannot 
 
 // A saturated instance has not failed: others serve the requests that it refuses, and it gets no strike. If
 // all refuse, the client gets their answer, with Retry-After.
-func TestSaturationIsNoFailure(t *testing.T) {
+func TestSaturation_NotFailure(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []fakevllm.Fault{
 		{Kind: fakevllm.FaultStatus, Status: 503, Body: saturated},
@@ -246,7 +246,7 @@ func TestSaturationIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestEverybodyIsBusy(t *testing.T) {
+func TestAllEnginesBusy(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.Plain, 1, 2, nil)
@@ -261,7 +261,7 @@ func TestEverybodyIsBusy(t *testing.T) {
 }
 
 // An error event with a status of the 4xx class is the client's error, not a 200.
-func TestErrorEventOfTheClient(t *testing.T) {
+func TestErrorEvent_ClientError(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 2, nil)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Status: 400})
@@ -472,7 +472,7 @@ func TestMissingBody(t *testing.T) {
 	}
 }
 
-func TestHandoverMissing(t *testing.T) {
+func TestTransferParams_Missing(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -544,7 +544,7 @@ func TestStalePooledConnection(t *testing.T) {
 }
 
 // An ejected instance that hangs does not delay a list of models that other instances can provide.
-func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
+func TestModels_EjectedNotQueried(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
 	sick := r.D[0]
@@ -569,7 +569,7 @@ func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 
 // A decode engine that loses the connection after it has worked on a request has spent the KV transfer. This
 // holds even if the connection was reused and may have been closed as idle: a new prefill is made.
-func TestSpentHandoverOnUsedConnection(t *testing.T) {
+func TestSpentTransfer_ReusedConnection(t *testing.T) {
 	t.Parallel()
 	for _, used := range []bool{false, true} {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
@@ -641,7 +641,7 @@ func TestPrefillAnsweredBeforeASuspension(t *testing.T) {
 // Decode instances that cannot reach a prefill instance answer 500. The next attempt uses another prefill
 // instance, although the policy prefers the one with the prompt in its cache. If there is no other, the proxy
 // uses the same one again.
-func TestUnreachablePrefillIsNotPairedAgain(t *testing.T) {
+func TestUnreachablePrefill_NotPairedAgain(t *testing.T) {
 	t.Parallel()
 	engines := 0
 	r := startTuned(t, fakevllm.NIXL, 2, 4, tuning{
@@ -751,7 +751,7 @@ func TestNoListOfModels(t *testing.T) {
 }
 
 // A request does not return to a full engine while another engine may serve it.
-func TestFullEngineComesLast(t *testing.T) {
+func TestFullEngine_TriedLast(t *testing.T) {
 	t.Parallel()
 	for _, both := range []bool{false, true} { // the full engine is a decode instance, too
 		attempts := 3
@@ -778,7 +778,7 @@ func TestFullEngineComesLast(t *testing.T) {
 
 // If all decode instances that a prefill instance can be paired with fail, pairs of another group are tried
 // before a second attempt on these.
-func TestOtherPairsBeforeASecondRound(t *testing.T) {
+func TestOtherPairs_BeforeSecondRound(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{
 		forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = false, 2, -1 },
@@ -808,7 +808,7 @@ func TestOtherPairsBeforeASecondRound(t *testing.T) {
 
 // A prefill instance that failed a request is not tried again after another one's KV transfer was spent, even
 // if its cache has the prompt.
-func TestFailedPrefillIsNotTriedAgain(t *testing.T) {
+func TestFailedPrefill_NotRetried(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 3, 2, tuning{
 		forward: func(o *forward.Options) { o.RetryRatio = -1 },
@@ -840,7 +840,7 @@ func TestFailedPrefillIsNotTriedAgain(t *testing.T) {
 }
 
 // A refused prompt does not count as work of the instance: its chats stay there.
-func TestRefusedPromptIsNoWork(t *testing.T) {
+func TestRefusedPrompt_NotCounted(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		mode fakevllm.Mode
@@ -876,7 +876,7 @@ func TestRefusedPromptIsNoWork(t *testing.T) {
 
 // If KV transfers fail, a decode instance computes the prompt before the attempts are used up, even if it is
 // the only one.
-func TestUnreachablePrefillsAreBypassed(t *testing.T) {
+func TestUnreachablePrefills_Bypassed(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		decodes, attempts, failures int

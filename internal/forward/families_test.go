@@ -31,7 +31,7 @@ func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
 
 // When the only decode instance of a version does not answer, the prefill instances of
 // the other one are used.
-func TestTheOtherVersionServes(t *testing.T) {
+func TestOtherVersion_Serves(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
 	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0", "0.31.0", "0.32.0")
@@ -63,7 +63,7 @@ func TestNoOtherVersion(t *testing.T) {
 
 // Since vLLM 0.21, a decode engine's refusal spends the KV transfer. With earlier versions, another decode
 // instance may use it.
-func TestRefusalsSpendHandovers(t *testing.T) {
+func TestRefusal_SpendsTransfer(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		mode     fakevllm.Mode
@@ -159,7 +159,7 @@ func TestRewriteRemoteHost(t *testing.T) {
 
 // A KV transfer that is older than its lease is not used again. The lease is that of the engine's version or
 // record; KVBudget counts only if neither is known.
-func TestBudgetOfTheEngine(t *testing.T) {
+func TestKVBudget_FromEngineLease(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		version string

@@ -57,7 +57,7 @@ func (r *rig) checkTokensAnswer(a answer, body string) {
 }
 
 // A request for several answers, or for logprobs of the prompt, is decode-only.
-func TestTokensThatDecodeServesAlone(t *testing.T) {
+func TestTokens_DecodeOnly(t *testing.T) {
 	t.Parallel()
 	for sampling, reason := range map[string]string{`,"n":2`: "n", `,"prompt_logprobs":1`: "prompt_logprobs"} {
 		t.Run(reason, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestTokensThatDecodeServesAlone(t *testing.T) {
 }
 
 // Engines without the option for this route refuse it, and are not blamed.
-func TestTokensWithoutTheOption(t *testing.T) {
+func TestTokens_OptionUnsupported(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	const said = `{"error":{"message":"Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.","type":"PermissionDeniedError","param":null,"code":403}}`

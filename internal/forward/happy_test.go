@@ -64,7 +64,7 @@ func TestOneRequest(t *testing.T) {
 }
 
 // Bytes that the proxy does not edit reach the engines unchanged.
-func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
+func TestEdit_KeepsOtherBytes(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	big := strings.Repeat("lorem ipsum ", 1<<20/12)
@@ -114,7 +114,7 @@ func kvOf(body []byte) (string, error) {
 	return string(v.KV), err
 }
 
-func TestClientControlFieldsAreStripped(t *testing.T) {
+func TestControlFields_Stripped(t *testing.T) {
 	t.Parallel()
 	evil := `,"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"192.0.2.1","remote_port":1},"bootstrap_host":"x","disagg_spec":{},` +
 		`"bootstrap_pair_key":"x","bootstrap_room":1,"ec_transfer_params":{"consumer_zmq":"tcp://192.0.2.1:1"},"priority":-9,` +
@@ -158,7 +158,7 @@ func TestClientControlFieldsAreStripped(t *testing.T) {
 }
 
 // Only a privileged client may set the priority of a request.
-func TestPriorityOfWhoMay(t *testing.T) {
+func TestPriority_PrivilegedClients(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
 		o.Privileged = func(q *http.Request) bool { return q.Header.Get("X-Api-Key") == "admin" }
@@ -181,7 +181,7 @@ func TestPriorityOfWhoMay(t *testing.T) {
 }
 
 // With TraceAll, every client gets the route of its request without asking for it.
-func TestTraceForEverybody(t *testing.T) {
+func TestTraceAll(t *testing.T) {
 	t.Parallel()
 	for _, all := range []bool{true, false} {
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
@@ -283,7 +283,7 @@ func TestPassthroughOfFailingDecode(t *testing.T) {
 
 // A route that the engines do not have costs one leg, no instance is blamed, and the client gets the engine's
 // answer. On a route that generates, the header reports that there was no prefill.
-func TestRouteThatEnginesLack(t *testing.T) {
+func TestRoute_UnsupportedByEngines(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
 	var asked atomic.Int64

@@ -49,7 +49,7 @@ func longBody(n int, stream bool) string {
 
 // The memory of all bodies together is bounded; beyond the bound, a request gets a 503 with Retry-After.
 // Small bodies are served anyway, and so is a single body of any size.
-func TestBodiesMemoryIsBounded(t *testing.T) {
+func TestBodiesMemory_Bounded(t *testing.T) {
 	t.Parallel()
 	for _, chunked := range []bool{false, true} {
 		t.Run(fmt.Sprintf("chunked=%v", chunked), func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 }
 
 // An announced body for which there is no memory is refused before any of it has arrived.
-func TestAnnouncedBodyWithoutRoom(t *testing.T) {
+func TestAnnouncedBody_NoMemory(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.MaxBodies, o.BodyTimeout = 1<<20, time.Hour })
 	r.beginBody(512<<10, 100<<10, false)
@@ -129,7 +129,7 @@ func TestAnnouncedBodyWithoutRoom(t *testing.T) {
 }
 
 // A client that announces a large body but sends little of it holds little memory.
-func TestMemoryOfPatientClients(t *testing.T) {
+func TestBodyMemory_SlowClients(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.BodyTimeout = time.Hour })
 	const clients, sent = 100, 32 << 10
@@ -144,7 +144,7 @@ func TestMemoryOfPatientClients(t *testing.T) {
 
 // The memory of a prompt is released when its answer is committed, not when the answer ends: these answers
 // never end.
-func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
+func TestBodyMemory_ReleasedAtCommit(t *testing.T) {
 	t.Parallel()
 	const event = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" +
 		"30\r\ndata: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}    \n\n\r\n"

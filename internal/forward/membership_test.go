@@ -10,7 +10,7 @@ import (
 )
 
 // A request that waits for the membership ends when its client leaves.
-func TestClientLeavesBeforeThePick(t *testing.T) {
+func TestClientLeaves_BeforePick(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{"/v1/completions", "/tokenize"} {
 		waiting := make(chan struct{})

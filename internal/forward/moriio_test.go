@@ -60,7 +60,7 @@ func TestMoRIIO(t *testing.T) {
 
 // A consumer in READ mode that gets no KV transfer answers with the wrong text (vLLM 0.32).
 // Such a request fails instead, and the error says why.
-func TestMoRIIOReadIsNeverAlone(t *testing.T) {
+func TestMoRIIORead_NeverDecodeOnly(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		path, body, reason string

@@ -28,7 +28,7 @@ func (r *rig) moveOffAfter(s *fakevllm.Server, after time.Duration) {
 func slowly(o *fakevllm.Options) { o.Version, o.ITL = "0.32.0", 10*time.Millisecond }
 
 // While streams that move wait for their new engine, the others stay on the drained one.
-func TestStreamsStayUntilTheyMayMove(t *testing.T) {
+func TestStreams_StayWhileOthersMove(t *testing.T) {
 	t.Parallel()
 	const streams, turns = 12, 4
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
@@ -58,7 +58,7 @@ func TestStreamsStayUntilTheyMayMove(t *testing.T) {
 }
 
 // A stream stays on a drained instance that is the last one, even if it could be repeated.
-func TestStreamStaysOnTheLastInstance(t *testing.T) {
+func TestStreamStays_LastInstance(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string]string{"chat": "", "replay": `,"temperature":0,"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":{}}}`} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestChatsAndOldEngines(t *testing.T) {
 
 // A stream that could not leave a drained instance stays on it after the drain was undone, even when another
 // drain begins.
-func TestStreamStaysAfterTheDrainWasUndone(t *testing.T) {
+func TestStreamStays_DrainUndone(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
 	all := r.members.Snapshot().All()

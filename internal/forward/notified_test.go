@@ -212,7 +212,7 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 
 // If none of three prefill instances notifies, a request makes two attempts, and the second one does not wait
 // long.
-func TestNotificationsOfNoPrefill(t *testing.T) {
+func TestNotifications_NoneArrive(t *testing.T) {
 	t.Parallel()
 	w := startNotified(t, 3, 1, 1, func(o *forward.Options) { o.Notified, o.RetryRatio = 50*time.Millisecond, -1 })
 	got := w.begin(t.Context(), chatBody(true, ""))
@@ -345,7 +345,7 @@ func TestNotifiedUnfit(t *testing.T) {
 }
 
 // Requests go to a prefill instance whose notifications can be received instead of to one whose cannot.
-func TestNotifiedUnheard(t *testing.T) {
+func TestNotified_Unreceivable(t *testing.T) {
 	t.Parallel()
 	var c unheardNotifications
 	w := startNotified(t, 2, 1, 1, func(o *forward.Options) { c.Notifications = o.Notifications; o.Notifications = &c })
@@ -376,7 +376,7 @@ func (u *unheardNotifications) CannotReceive(in *instance.Instance) error {
 
 // The engines write slowly, so that a decode which began too early would answer incorrectly. Concurrent
 // requests with one prompt do not read each other's chunks.
-func TestNotifiedEnginesAnswerRight(t *testing.T) {
+func TestNotified_CorrectAnswers(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.LMCache, 2, 2, nil)
 	var n atomic.Int64

@@ -38,7 +38,7 @@ func (u panickingRecorder) Disaggregated(bool, string, float64) {
 
 // The router continues after a panic. The request's in-flight counts must be released, or no drain would end,
 // and so must the memory of its body, or later requests would be refused.
-func TestPanicLeavesNothingInFlight(t *testing.T) {
+func TestPanic_ReleasesInFlight(t *testing.T) {
 	t.Parallel()
 	type tune func(*forward.Options, *atomic.Int64)
 	of := func(role instance.Role, never bool) tune {

@@ -44,7 +44,7 @@ func TestPausedDecode(t *testing.T) {
 
 // A client does not get a decode engine's transfer params. Since vLLM 0.33, they are also in the last chunk
 // of a stream.
-func TestDecodeHandsOver(t *testing.T) {
+func TestDecodeTransferParams_Hidden(t *testing.T) {
 	t.Parallel()
 	for _, stream := range both() {
 		r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{

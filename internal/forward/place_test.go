@@ -11,7 +11,7 @@ import (
 
 // While instances leave, come back in another incarnation and leave again, every leg goes to the
 // instance that was picked, over a connection of its current incarnation.
-func TestLegsFollowTheMembership(t *testing.T) {
+func TestLegs_MembershipChanges(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 3, nil)
 	rng := rand.New(rand.NewPCG(4, 7))

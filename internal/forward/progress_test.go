@@ -39,7 +39,7 @@ func (b *readingBody) Read(p []byte) (int, error) {
 
 // An engine's API server sends the header of a stream, and the first events of some APIs, even if its core
 // hangs: they are no progress. Content and whole answers are.
-func TestHeaderOfAStreamIsNoProgress(t *testing.T) {
+func TestStreamHeader_NotProgress(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		c := &readingClient{waiting: make(chan struct{})}

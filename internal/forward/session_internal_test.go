@@ -90,7 +90,7 @@ func plainChat(t testing.TB) (http.Header, *request.Request) {
 	return h, r
 }
 
-func TestNoSessionAllocatesNothing(t *testing.T) {
+func TestNoSession_NoAllocations(t *testing.T) {
 	h, r := plainChat(t)
 	s := Sessions{Known: true}
 	if n := testing.AllocsPerRun(100, func() { _ = s.ofHeader(h) + s.ofBody(r) }); n != 0 {

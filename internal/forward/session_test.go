@@ -49,7 +49,7 @@ func TestSessionsKeepTheirPair(t *testing.T) {
 }
 
 // A session whose instance is lost continues on another one.
-func TestSessionOutlivesItsInstance(t *testing.T) {
+func TestSession_InstanceLost(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.Sessions = forward.Sessions{Header: "session-id"} })
 	first := pairOf(r, "Session-Id", "s")
@@ -66,7 +66,7 @@ func TestSessionOutlivesItsInstance(t *testing.T) {
 }
 
 // The header has no effect while sessions are not bound.
-func TestSessionHeaderIsNothingByDefault(t *testing.T) {
+func TestSessionHeader_IgnoredByDefault(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 2, 2, nil)
 	if a, b := pairOf(r, "Session-Id", "s"), pairOf(r, "Session-Id", "s"); a == b {
@@ -76,7 +76,7 @@ func TestSessionHeaderIsNothingByDefault(t *testing.T) {
 
 // A session whose instance is overloaded is served by another one, and the answer and the log have the
 // reason.
-func TestSessionPassesTheOverloaded(t *testing.T) {
+func TestSession_SkipsOverloaded(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, func(o *forward.Options) { o.Sessions = forward.Sessions{Header: "session-id"} })
 	ask := func() answer {
@@ -102,7 +102,7 @@ func TestSessionPassesTheOverloaded(t *testing.T) {
 }
 
 // A decode-only answer does not report the reason for the pick of a prefill instance that failed.
-func TestSessionPassesTheOverloaded_DecodeOnly(t *testing.T) {
+func TestSession_SkipsOverloadedDecodeOnly(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 3, 1, func(o *forward.Options) { o.Sessions, o.MaxAttempts = forward.Sessions{Header: "session-id"}, 1 })
 	home, _, _ := strings.Cut(pairOf(r, "Session-Id", "s"), " ")

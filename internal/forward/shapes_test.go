@@ -115,7 +115,7 @@ func (h hookPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 }
 
 // If the client leaves between the legs, the decode leg is not sent, and the KV transfer ends with its lease.
-func TestClientLeavesBetweenTheLegs(t *testing.T) {
+func TestClientLeaves_BetweenLegs(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -159,7 +159,7 @@ func rawEngine(t *testing.T, chunks []string) *instance.Instance {
 
 // Events that arrive in pieces or together are sent whole and in order, and no write to the
 // client ends inside an event.
-func TestCutAndJoinedEvents(t *testing.T) {
+func TestEvents_SplitAndJoined(t *testing.T) {
 	t.Parallel()
 	event := func(s string) string { return `data: {"choices":[{"index":0,"text":"` + s + `"}]}` + "\n\n" }
 	named := func(name, more string) string {

@@ -27,7 +27,7 @@ func hangDecode(t *testing.T, r *rig) {
 // A leg whose engine is silent is called off before the lease of its KV transfer ends: later, the engine
 // would read blocks of other requests. The request gets a new KV transfer, from the same prefill instance,
 // and for the same decode instance if there is no other.
-func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
+func TestKVTransfer_EndsWhileDecodeSilent(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KVBudget = 2500 * time.Millisecond })
@@ -56,7 +56,7 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 
 // If the only decode instance never answers, requests end with 504 at their own limit. So do requests that do
 // not stream, whose limit for a whole answer is far longer.
-func TestTheOnlyDecodeStaysSilent(t *testing.T) {
+func TestOnlyDecode_Silent(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
@@ -83,7 +83,7 @@ func (c *lateConnect) Do(ctx context.Context, r *upstream.Request) (*upstream.Re
 }
 
 // A connect timeout is not a refusal: the only instance of a role is tried again.
-func TestTheOnlyDecodeConnectsLate(t *testing.T) {
+func TestOnlyDecode_ConnectTimeout(t *testing.T) {
 	t.Parallel()
 	eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 		r := start(t, mode, 1, 1, func(o *forward.Options) {

@@ -193,7 +193,7 @@ func TestEntry_TokensBeforeAnError(t *testing.T) {
 }
 
 // The stages of a request add up to its total time.
-func TestStagesAreTheWholeRequest(t *testing.T) {
+func TestStages_SumToTotal(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
 		up := &canned{prefill: []byte(plainAnswer)}

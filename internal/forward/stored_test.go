@@ -50,7 +50,7 @@ func (r *rig) storedRequests() (n int) {
 
 // Any proxy queries the correct instance for a stored response at once: the id names the instance, so proxies
 // keep no state.
-func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
+func TestStoredResponses_FoundByID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 4, nil)
 	for range 8 {
@@ -72,7 +72,7 @@ func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 }
 
 // An id chosen by the client names no instance, so each instance is queried once.
-func TestStoredResponsesWithAClientsID(t *testing.T) {
+func TestStoredResponses_ClientID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
 	id := r.stored(`,"request_id":"resp_mine"`)
@@ -98,7 +98,7 @@ func TestStoredResponsesWithAClientsID(t *testing.T) {
 }
 
 // An id that is escaped in the path reaches the engine as the client chose it.
-func TestStoredResponsesWithAnEscapedID(t *testing.T) {
+func TestStoredResponses_EscapedID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	for id, escaped := range map[string]string{"resp_10:54": "resp_10%3A54", "resp_a b": "resp_a%20b", "resp_50%": "resp_50%25", "resp_é": "resp_%C3%A9"} {
@@ -119,7 +119,7 @@ func TestStoredResponsesWithAnEscapedID(t *testing.T) {
 }
 
 // A stored response is lost when its engine restarts or its instance leaves.
-func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
+func TestStoredResponses_LostWithEngine(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	id := r.stored("")
@@ -146,7 +146,7 @@ func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
 }
 
 // A draining instance gets no new work, but still serves its stored responses.
-func TestStoredResponsesOfAnInstanceThatDrains(t *testing.T) {
+func TestStoredResponses_Draining(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	id := r.stored("")
@@ -164,7 +164,7 @@ func TestStoredResponsesOfAnInstanceThatDrains(t *testing.T) {
 
 // An instance that breaks the first connection may still have the response: it is queried
 // again.
-func TestStoredResponsesAreAskedForAgain(t *testing.T) {
+func TestStoredResponses_QueriedAgain(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
 	id := r.stored("")
@@ -178,7 +178,7 @@ func TestStoredResponsesAreAskedForAgain(t *testing.T) {
 }
 
 // While an instance is unreachable, the proxy cannot know whether it has the response.
-func TestStoredResponsesOutOfReach(t *testing.T) {
+func TestStoredResponses_Unreachable(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
 	id := r.stored("")
@@ -239,7 +239,7 @@ func TestResponsesInTheBackground_Stream(t *testing.T) {
 
 // An instance is queried for stored responses even if the proxy does not support its connector or has not
 // verified it yet.
-func TestStoredResponsesOfAnyInstance(t *testing.T) {
+func TestStoredResponses_AnyInstance(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*instance.Instance){
 		"unknown connector": func(in *instance.Instance) { in.Record.Connector = "teleport" },
@@ -264,7 +264,7 @@ func TestStoredResponsesOfAnyInstance(t *testing.T) {
 }
 
 // Before the proxy has read the membership, it cannot know which instance has a response.
-func TestStoredResponsesBeforeTheMembershipIsRead(t *testing.T) {
+func TestStoredResponses_MembershipUnread(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	id := r.stored("")

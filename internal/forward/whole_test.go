@@ -89,7 +89,7 @@ func TestAnswerOfUnknownLength(t *testing.T) {
 }
 
 // If an answer breaks off while it is held back, another instance answers.
-func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
+func TestAnswerOfUnknownLength_Truncated(t *testing.T) {
 	t.Parallel()
 	want := wholeAnswer(100)
 	for _, n := range []int{0, 1, 4 << 10, 4<<10 + 1, 100 << 10, 1<<20 - 1} {
@@ -109,7 +109,7 @@ func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
 
 // A short answer takes memory for its own size, not for the largest possible one. This test is not parallel,
 // since it counts all allocations.
-func TestShortAnswerOfUnknownLengthTakesLittle(t *testing.T) { //nolint:paralleltest // see above
+func TestShortAnswer_MemoryOfOwnSize(t *testing.T) { //nolint:paralleltest // see above
 	h := wholeHandler(t, &unannounced{bodies: []func() io.Reader{func() io.Reader { return bytes.NewReader(wholeAnswer(2 << 10)) }}})
 	const requests = 64
 	var before, after runtime.MemStats

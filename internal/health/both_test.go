@@ -30,7 +30,7 @@ func quiet() *logrus.Logger {
 }
 
 // An engine in both roles has one record: findings in one role apply to the other, and one prober probes it.
-func TestBothRolesAreOneOpinion(t *testing.T) {
+func TestBothRoles_OneRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, d := engineIn(instance.Prefill, "A"), engineIn(instance.Decode, "A")
@@ -95,7 +95,7 @@ func TestBothRolesAreOneOpinion(t *testing.T) {
 }
 
 // An engine in both roles is no peer of itself: an answer in one role does not eject it in the other.
-func TestBothRolesAreNoPeers(t *testing.T) {
+func TestBothRoles_NotPeers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, d := engineIn(instance.Prefill, "A"), engineIn(instance.Decode, "A")

@@ -284,7 +284,7 @@ func TestTracker_SlowIsNotHung(t *testing.T) {
 
 // Trials caused by a waiting leg do not count as progress of the engine or
 // of a peer: otherwise, no leg there would reach its time limit.
-func TestTracker_TrialsAreNoProgress(t *testing.T) {
+func TestTracker_TrialsNotProgress(t *testing.T) {
 	t.Parallel()
 	in, peer := pair(instance.Decode)
 	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {

@@ -20,7 +20,7 @@ func instanceAt(role instance.Role, address string) *instance.Instance {
 
 // The only instance of its role is never ejected while it accepts connections, however
 // long it is silent. The same holds for several instances if all are silent.
-func TestNobodyIsEjectedWhileNobodyAnswers(t *testing.T) {
+func TestSilence_AllSilentNotEjected(t *testing.T) {
 	t.Parallel()
 	for name, all := range map[string][]*instance.Instance{
 		"the only one":      {instanceAt(instance.Decode, "d:1"), instanceAt(instance.Prefill, "p:1")},
@@ -79,7 +79,7 @@ func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Du
 
 // A silent instance is soon ejected while a peer answers, and returns with its
 // first answer. Since it was only slow, the limit is longer the next time.
-func TestSilentBesideAPeer(t *testing.T) {
+func TestSilence_PeerAnswers(t *testing.T) {
 	t.Parallel()
 	var dead atomic.Int64
 	run(t, func(o *health.Options) {
@@ -152,7 +152,7 @@ func TestSilence_EndsWhileEjected(t *testing.T) {
 }
 
 // A peer that answers slowly extends the limit of a silent instance.
-func TestSilentBesideASlowPeer(t *testing.T) {
+func TestSilence_PeerAnswersSlowly(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
 		in, peer := instanceAt(instance.Decode, "d:1"), instanceAt(instance.Decode, "d:2")
@@ -168,7 +168,7 @@ func TestSilentBesideASlowPeer(t *testing.T) {
 }
 
 // A peer's answer from before the whole machine stopped proves nothing.
-func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
+func TestPeer_AnswerBeforeMachineStall(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
 		in, peer := instanceAt(instance.Decode, "d:1"), instanceAt(instance.Decode, "d:2")
@@ -191,7 +191,7 @@ func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
 }
 
 // Bytes that a request receives from an instance count like the answer to a probe.
-func TestRequestsHearASilentInstance(t *testing.T) {
+func TestSilence_EndedByRequestBytes(t *testing.T) {
 	t.Parallel()
 	var received atomic.Uint64
 	run(t, func(o *health.Options) {
@@ -222,7 +222,7 @@ func TestRequestsHearASilentInstance(t *testing.T) {
 
 // If decode instances can compute prompts, they are the peers of
 // the last prefill instance, which has a longer limit.
-func TestTheLastPrefillBesideDecode(t *testing.T) {
+func TestSilence_DecodeAsPeers(t *testing.T) {
 	t.Parallel()
 	run(t, func(o *health.Options) { o.PrefillOptional = true }, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
 		in, other := instanceAt(instance.Prefill, "p:1"), instanceAt(instance.Decode, "d:1")

@@ -119,7 +119,7 @@ func run(t *testing.T, change func(*health.Options), f func(*health.Tracker, *so
 	})
 }
 
-func TestRefusedComesBackWithAProbe(t *testing.T) {
+func TestRefused_ReadmittedByProbe(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
 		if tr.Trouble() || !tr.Available(in.Key) || tr.Share(in.Key) != 1 {
@@ -262,7 +262,7 @@ func TestStrikesInARow(t *testing.T) {
 	})
 }
 
-func TestANewLifeIsForgiven(t *testing.T) {
+func TestEjection_EndsWithIncarnation(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*source){
 		"restarted": func(s *source) { s.set(inst("b")) },
@@ -318,7 +318,7 @@ func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
 }
 
 // Instances that have left are removed from the list, even if they were not ejected.
-func TestTracker_TroubledHaveLeft(t *testing.T) {
+func TestTracker_RemovedNotListed(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
 		for i := range 100 {
@@ -360,7 +360,7 @@ func TestSuspect(t *testing.T) {
 }
 
 // A probe that could not be sent says nothing about the instance, and is repeated at the next Suspect.
-func TestSuspectThatCannotBeAsked(t *testing.T) {
+func TestSuspect_ProbeNotSent(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log := logrus.New()
@@ -404,7 +404,7 @@ func TestSuspectThatCannotBeAsked(t *testing.T) {
 	})
 }
 
-func TestClosedTrackerDoesNothing(t *testing.T) {
+func TestTracker_Closed(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
 		tr.Close()

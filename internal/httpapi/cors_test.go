@@ -90,7 +90,7 @@ func pairs(m map[string]string) (out []string) {
 }
 
 // No page can read operators' routes, even if all pages may send requests.
-func TestCORSIsNotForOperators(t *testing.T) {
+func TestCORS_NotOnOperatorRoutes(t *testing.T) {
 	t.Parallel()
 	d := deps()
 	d.CORS = httpapi.CORS{Origins: []string{"*"}, Methods: []string{"*"}, Headers: []string{"*"}}
@@ -106,7 +106,7 @@ func TestCORSIsNotForOperators(t *testing.T) {
 }
 
 // Streams, refusals and errors after a panic have CORS headers.
-func TestCORSOfEveryAnswer(t *testing.T) {
+func TestCORS_OnEveryAnswer(t *testing.T) {
 	t.Parallel()
 	d := deps()
 	d.CORS = httpapi.CORS{Origins: []string{"https://a.example"}, Methods: []string{"*"}, Headers: []string{"*"}}

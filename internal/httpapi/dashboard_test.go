@@ -12,7 +12,7 @@ import (
 )
 
 // Browsers get the page, and all other clients get JSON.
-func TestRootByWhatIsAccepted(t *testing.T) {
+func TestRoot_ByAcceptHeader(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	for _, tc := range []struct {
@@ -39,7 +39,7 @@ func TestRootByWhatIsAccepted(t *testing.T) {
 }
 
 // The dashboard is at the same address as /status.
-func TestDashboardMovesWithStatus(t *testing.T) {
+func TestDashboard_SameListenerAsStatus(t *testing.T) {
 	t.Parallel()
 	const html = "text/html"
 	clients, operators := serve(t, deps(), true), httptest.NewServer(httpapi.NewAdminRouter(deps()))
@@ -74,7 +74,7 @@ func TestDashboardMovesWithStatus(t *testing.T) {
 }
 
 // No page of another origin may read the events, with any --allowed-origins.
-func TestNoOtherPageReadsTheDashboard(t *testing.T) {
+func TestDashboard_OtherOriginsRefused(t *testing.T) {
 	t.Parallel()
 	d := deps()
 	d.CORS = httpapi.CORS{Origins: []string{"*"}, Methods: []string{"*"}, Headers: []string{"*"}}

@@ -13,7 +13,7 @@ import (
 
 // /route needs the admin key: its answer names all instances, and no right of a
 // client's key allows that.
-func TestExplainWantsTheAdminKey(t *testing.T) {
+func TestExplain_RequiresAdminKey(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "keys")
 	testkit.WriteFile(t, file, "sk-all-rights tester trace,rank,priority\n")

@@ -201,7 +201,7 @@ func TestAbortReachesTheClient(t *testing.T) {
 	}
 }
 
-func TestPanicIsA500(t *testing.T) {
+func TestPanic_500(t *testing.T) {
 	t.Parallel()
 	d := deps()
 	d.Data.Generate = func(openai.Kind) forward.HandlerFunc { return func(forward.Client, *http.Request) { panic("bug") } }
@@ -345,7 +345,7 @@ func TestStatus(t *testing.T) {
 }
 
 // A proxy refuses probes on every route: as one of its own instances, it would send requests to itself.
-func TestProbesAreRefused(t *testing.T) {
+func TestProbes_Refused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	for _, path := range []string{"/v1/models", "/health", "/version", "/metrics"} {
@@ -538,7 +538,7 @@ func TestAdminKey(t *testing.T) {
 	}
 }
 
-func TestAdminWordsAndErrors(t *testing.T) {
+func TestAdmin_MessagesAndErrors(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	const lists = `"current_prefill_instances":["10.0.0.1:1"],"current_decode_instances":["10.0.0.2:1","10.0.0.3:1"]`
@@ -644,7 +644,7 @@ func TestSplitListeners(t *testing.T) {
 }
 
 // A request that goes to all instances needs the admin key.
-func TestFanOutNeedsTheAdminKey(t *testing.T) {
+func TestFanOut_RequiresAdminKey(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	for _, path := range []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"} {

@@ -56,7 +56,7 @@ func TestPanic(t *testing.T) {
 }
 
 // A client with a wrong key gets an error in the format of its API.
-func TestKeyErrorsInTheShapeOfTheAPI(t *testing.T) {
+func TestKeyErrors_APIFormat(t *testing.T) {
 	t.Parallel()
 	d := deps()
 	d.ClientKeys = clientKeys("k")

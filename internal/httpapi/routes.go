@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 )
 
-// docs/reference/routes.md lists every route of vLLM. TestTableIsTheCode compares it with this file.
+// docs/reference/routes.md lists every route of vLLM. TestTable_MatchesCode compares it with this file.
 
 // fanOutRoutes returns the routes of vLLM whose requests go to all instances. They need
 // the admin key.

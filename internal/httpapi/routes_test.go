@@ -56,7 +56,7 @@ func vllmRoutes(t *testing.T, file string) map[routes.Route]string {
 }
 
 // Every route of both vLLM releases is listed with the condition under which vLLM has it.
-func TestTableHasEveryRouteOfVLLM(t *testing.T) {
+func TestTable_EveryVLLMRoute(t *testing.T) {
 	t.Parallel()
 	rows, _ := table(t)
 	listed := map[string]map[routes.Route]string{}
@@ -101,7 +101,7 @@ func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 }
 
 // Every route of the code is in the table, and every served route of the table is in the code.
-func TestTableIsTheCode(t *testing.T) {
+func TestTable_MatchesCode(t *testing.T) {
 	t.Parallel()
 	rows, own := table(t)
 	code := registered(t, httpapi.NewRouter(deps(), false))
@@ -124,7 +124,7 @@ func TestTableIsTheCode(t *testing.T) {
 }
 
 // docs/tls.md has the routes that the right read allows, docs/api.md those that --admin-listen moves.
-func TestPagesHaveTheOperatorRoutes(t *testing.T) {
+func TestDocs_OperatorRoutes(t *testing.T) {
 	t.Parallel()
 	keys := filepath.Join(t.TempDir(), "keys")
 	testkit.WriteFile(t, keys, "sk-read reader read\n")

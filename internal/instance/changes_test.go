@@ -36,7 +36,7 @@ func show(all []*instance.Instance) (out []string) {
 }
 
 // Changes reports exactly the differences that turn one snapshot into the other.
-func TestChangesLeadFromOneToTheOther(t *testing.T) {
+func TestChanges_TransformSnapshot(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(7, 8))
 	random := func(from []*instance.Instance) *instance.Snapshot {

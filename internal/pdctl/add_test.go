@@ -69,7 +69,7 @@ func TestAddListRemove(t *testing.T) {
 
 // The record has the KV transfer that the engine reports, so that
 // proxies can warn if another dialect is configured.
-func TestAddOfANIXLEngine(t *testing.T) {
+func TestAdd_RecordsNIXLTransfer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	d := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address()
@@ -125,7 +125,7 @@ func TestAddWrongModelAndKeys(t *testing.T) {
 	}
 }
 
-func TestAddWhatIsThere(t *testing.T) {
+func TestAdd_ExistingInstance(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	p := startEngine(t, "m")

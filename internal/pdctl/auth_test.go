@@ -57,7 +57,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 }
 
 // Each user can write its own keys and read the keys it depends on, and nothing else.
-func TestUsersCanDoTheirWorkAndNothingElse(t *testing.T) {
+func TestUsers_Permissions(t *testing.T) {
 	t.Parallel()
 	_, as := withUsers(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -117,7 +117,7 @@ func TestUsersCanDoTheirWorkAndNothingElse(t *testing.T) {
 // The programs work as these users. An agent registers and renews its lease, in both roles if it
 // has both, and in no other. A proxy publishes its presence and load, follows, and promotes
 // pending adds. An operator sets intents. Leases are granted and revoked with authentication.
-func TestProgramsWorkAsTheirUsers(t *testing.T) {
+func TestUsers_ProgramsWork(t *testing.T) {
 	t.Parallel()
 	_, as := withUsers(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -278,7 +278,7 @@ func TestAuthInitInterrupted(t *testing.T) {
 
 // Without --apply, nothing is changed and the output consists of commands. A second --apply keeps existing
 // users, and sets a user's password from a file. Commands of doctor name the user, unless etcd refuses it.
-func TestAuthInitAgain(t *testing.T) {
+func TestAuthInit_Repeated(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:8200", "{broken")

@@ -58,7 +58,7 @@ func TestDebugAndRoute(t *testing.T) {
 }
 
 // debug runs its commands with the flags of its command line.
-func TestDebugTakesTheFlags(t *testing.T) {
+func TestDebug_PassesFlags(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	password := filepath.Join(t.TempDir(), "password")

@@ -36,7 +36,7 @@ func arguments(line string) []string {
 }
 
 // pdctl accepts every call on the pages.
-func TestCommandsOfThePages(t *testing.T) {
+func TestDocs_Commands(t *testing.T) {
 	t.Parallel()
 	pages, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestExamples(t *testing.T) {
 }
 
 // The table of exit codes on the page equals that of the code.
-func TestExitCodesOfThePage(t *testing.T) {
+func TestExitCodes_Documented(t *testing.T) {
 	t.Parallel()
 	page := testkit.ReadFile(t, "../../docs/cli.md")
 	_, help, _ := execute(t.Context(), nil, "drain", "--help")
@@ -101,7 +101,7 @@ func TestExitCodesOfThePage(t *testing.T) {
 }
 
 // The page has every check of doctor, in the same words.
-func TestChecksOfThePage(t *testing.T) {
+func TestDoctorPage_ListsAllChecks(t *testing.T) {
 	t.Parallel()
 	page := testkit.ReadFile(t, "../../docs/cli.md")
 	for _, c := range doctor.Checks() {

@@ -738,7 +738,7 @@ func TestDoctor_NoQuorum(t *testing.T) {
 }
 
 // A proxy that catches up between two polls is no finding.
-func TestDoctorWaitsForAProxyThatCatchesUp(t *testing.T) {
+func TestDoctor_ProxyCatchesUp(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.8:8200", `{"models":["m"]}`)
@@ -793,7 +793,7 @@ func TestDoctorOneSideChannelPortTwice(t *testing.T) {
 	}
 }
 
-func TestDoctorCannotLook(t *testing.T) {
+func TestDoctor_CannotReadEtcd(t *testing.T) {
 	t.Parallel()
 	code, out, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}, "doctor", "--agents=false", "--timeout", "500ms")
 	if code != 1 || !strings.Contains(out, "etcd does not answer") || strings.Contains(out, `\n`) || !strings.Contains(errs, "connection refused") {

@@ -137,7 +137,7 @@ func TestEventsOtherSpelling(t *testing.T) {
 }
 
 // An event that cannot be printed is an error.
-func TestEventsThatAreNone(t *testing.T) {
+func TestEvents_UnprintableValue(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	silent := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.Plain})

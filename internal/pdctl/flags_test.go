@@ -134,7 +134,7 @@ func sameTimes(list []string) (out []string) {
 	return out
 }
 
-func TestDryRunOfWhatWaits(t *testing.T) {
+func TestDryRun_ExcludesWait(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.8:8200", `{"models":["m"]}`)

@@ -239,7 +239,7 @@ func TestRevertOfLargeValues(t *testing.T) {
 }
 
 // A file with several YAML documents is refused: --prune would delete the keys that only the later ones have.
-func TestApplyOfSeveralDocuments(t *testing.T) {
+func TestApply_SeveralDocumentsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.ok("add", "decode/10.0.0.1:8200", "decode/10.0.0.2:8200", "--no-verify")
@@ -254,7 +254,7 @@ func TestApplyOfSeveralDocuments(t *testing.T) {
 }
 
 // A revision that does not exist yet is an error that names etcd's current one.
-func TestRevisionsThatDoNotExist(t *testing.T) {
+func TestRevisions_Missing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.ok("add", "decode/10.0.0.1:8200", "--no-verify")
@@ -267,7 +267,7 @@ func TestRevisionsThatDoNotExist(t *testing.T) {
 }
 
 // export includes records without JSON and omits those that proxies reject; apply replaces the latter.
-func TestExportOfOddRecords(t *testing.T) {
+func TestExport_UnusualRecords(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const empty, bare, rejected = "decode/10.0.0.1:8200", "decode/10.0.0.2:8200", "decode/10.0.0.3:8200"

@@ -193,7 +193,7 @@ func TestReadFromProxy(t *testing.T) {
 }
 
 // status --proxy fails, too, while the proxy can serve nothing.
-func TestStatusFromProxyThatServesNothing(t *testing.T) {
+func TestStatus_ProxyServesNothing(t *testing.T) {
 	t.Parallel()
 	const sentence = "no decode instance is registered: nothing is served"
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

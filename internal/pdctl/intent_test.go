@@ -210,7 +210,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 }
 
 // An engine in both roles is waited for as one instance. The wait for each instance ends with its drain.
-func TestDrainWaitEndsWithItsDrain(t *testing.T) {
+func TestDrainWait_PerInstance(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"

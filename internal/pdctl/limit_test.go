@@ -132,7 +132,7 @@ func TestUsage(t *testing.T) {
 }
 
 // An address without a host is not dialled: another proxy may answer there.
-func TestTopOfProxiesWithoutHost(t *testing.T) {
+func TestTop_PresenceWithoutHost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for i, address := range []string{"[::]:1", "0.0.0.0:1", ":1", ""} {

@@ -40,7 +40,7 @@ func TestMooncakeSegments(t *testing.T) {
 func pad(s string) string { return fmt.Sprintf("%-15s", s) }
 
 // No command of pdctl changes Mooncake's keys.
-func TestMooncakesKeysStay(t *testing.T) {
+func TestMooncakeKeys_Untouched(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	for _, k := range []string{"mooncake/ram/127.0.0.1:1", "mooncake/rpc_meta/127.0.0.1:1", "mooncake-store/c/master_view", "/oplog/c/batches/1"} {

@@ -39,7 +39,7 @@ func (r *rig) export() (path, notes string) {
 }
 
 // Applying an export to another etcd copies the operators' settings, and names the omitted ones.
-func TestExportMovesTheFleet(t *testing.T) {
+func TestExport_CopiesFleet(t *testing.T) {
 	t.Parallel()
 	old, fresh := newRig(t), newRig(t)
 	for _, args := range [][]string{

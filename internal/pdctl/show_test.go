@@ -60,7 +60,7 @@ func TestGetOtherSpelling(t *testing.T) {
 }
 
 // get returns the record, the views of proxies, the intent and the history together.
-func TestGetShowsWhatIsAround(t *testing.T) {
+func TestGet_ShowsViewsAndHistory(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.8:8200", "")
@@ -89,7 +89,7 @@ func TestGetShowsWhatIsAround(t *testing.T) {
 	}
 }
 
-func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
+func TestList_ReasonForDown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:1", `{"models":["m"],"state":"down","cause":"slow"}`)
@@ -123,7 +123,7 @@ func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 }
 
 // Facts that are not in an instance's record come from the proxies.
-func TestListSaysWhatTheProxiesSay(t *testing.T) {
+func TestList_ProxyFindings(t *testing.T) {
 	t.Parallel()
 	bare := func(t *testing.T, presences ...string) instance.Listing {
 		t.Helper()
@@ -159,7 +159,7 @@ func TestListSaysWhatTheProxiesSay(t *testing.T) {
 }
 
 // pdctl shows the views and findings of proxies, next to the operator's intent.
-func TestListShowsWhatProxiesReport(t *testing.T) {
+func TestList_ProxyViews(t *testing.T) {
 	t.Parallel()
 	const key = "decode/10.0.0.1:1"
 	proxy := func(address, report string) string {
@@ -217,7 +217,7 @@ func TestListShowsWhatProxiesReport(t *testing.T) {
 
 // A proxy that can serve nothing is an error, also if it has an
 // older release, which reports that as a notice.
-func TestNothingIsServed(t *testing.T) {
+func TestStatus_ServesNothing(t *testing.T) {
 	t.Parallel()
 	const sentence = "1 decode instance is registered, but none can be used (1 ejected): nothing is served"
 	for name, proxy := range map[string]string{
@@ -242,7 +242,7 @@ func TestNothingIsServed(t *testing.T) {
 }
 
 // Engines with NIXL that are used with the dialect plain are reported, because each prompt is computed twice.
-func TestListWarnsOfNIXLWithoutItsDialect(t *testing.T) {
+func TestList_WarnsOfNIXLAsPlain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/prefill/10.0.0.1:1", `{"models":["m"],"transfer":"nixl"}`)
@@ -267,7 +267,7 @@ func TestListWarnsOfNIXLWithoutItsDialect(t *testing.T) {
 	}
 }
 
-func TestHostileEntriesAreShownEscaped(t *testing.T) {
+func TestHostileEntries_Escaped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	const evil = "\x1b]0;owned\x07\u202e\r\n\x00"

@@ -139,7 +139,7 @@ func TestWrongUsage(t *testing.T) {
 	}
 }
 
-func TestRemoveOfABadAddressIsWrongUsage(t *testing.T) {
+func TestRemove_BadAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/prefill/10.0.0.1:1", "")

@@ -15,7 +15,7 @@ import (
 )
 
 // Engines of a role whose policy does not use KV events are followed only with --kv-events.
-func TestWhoseKVEventsAreFollowed(t *testing.T) {
+func TestKVEvents_FollowedRoles(t *testing.T) {
 	t.Parallel()
 	const p, d = "127.0.0.1:1", "127.0.0.1:2"
 	for _, tc := range []struct {

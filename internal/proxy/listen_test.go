@@ -14,7 +14,7 @@ import (
 
 // A read that ends long after its deadline is a sign of a suspended process: data
 // that the client has sent is read first. Any other deadline ends a read as usual.
-func TestClientConn_DeadlineOfASuspendedProcess(t *testing.T) {
+func TestClientConn_DeadlineAfterSuspension(t *testing.T) {
 	t.Parallel()
 	ln := testkit.Listen(t)
 	client, err := net.Dial("tcp", ln.Addr().String())

@@ -10,7 +10,7 @@ import (
 )
 
 // A model that is served under the name of a route takes precedence, unless it is one of the route's targets.
-func TestDecodeModelRoutes_Own(t *testing.T) {
+func TestDecodeModelRoutes_ServedName(t *testing.T) {
 	t.Parallel()
 	for value, own := range map[string]bool{
 		`{"v":1,"targets":[{"model":"y"}]}`:               false,

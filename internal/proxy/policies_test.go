@@ -9,7 +9,7 @@ import (
 )
 
 // Sessions are read if a policy uses them, from the configured header or by the identifiers of known clients.
-func TestWhoReadsSessions(t *testing.T) {
+func TestSessions_WhenRead(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		bound                bool

@@ -36,7 +36,7 @@ func pick(tb testing.TB, s *sched.Scheduler, r sched.Request) *sched.Assignment 
 
 // The load of an engine in one role counts in the other role, too: a
 // busy prefill instance is not picked for the next decode.
-func TestBothRolesShareOneCount(t *testing.T) {
+func TestBothRoles_SharedLoad(t *testing.T) {
 	t.Parallel()
 	src := &source{}
 	src.set(append(bothRoles("x:1"), inst(instance.Decode, "d:1"))...)
@@ -73,7 +73,7 @@ func TestBothRolesShareOneCount(t *testing.T) {
 }
 
 // An engine is not paired with itself while there is another one.
-func TestNobodyIsHisOwnPartner(t *testing.T) {
+func TestPair_NotWithItself(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, append(bothRoles("x:1"), bothRoles("y:1")...)...)
 	for i := range 20 {
@@ -91,7 +91,7 @@ func TestNobodyIsHisOwnPartner(t *testing.T) {
 }
 
 // The engine serves both legs if no other one is reachable.
-func TestOwnPartnerIsTheLastResort(t *testing.T) {
+func TestPair_WithItselfAsLastResort(t *testing.T) {
 	t.Parallel()
 	out := sick{}
 	s, src := build(out, append(bothRoles("x:1"), bothRoles("y:1")...)...)
@@ -120,7 +120,7 @@ func TestOwnPartnerIsTheLastResort(t *testing.T) {
 }
 
 // A change of an engine in one role changes the lists of the other role, too.
-func TestBothRolesFollowTheMembership(t *testing.T) {
+func TestBothRoles_MembershipChange(t *testing.T) {
 	t.Parallel()
 	src := &source{}
 	src.set()
@@ -158,7 +158,7 @@ func TestBothRolesFollowTheMembership(t *testing.T) {
 }
 
 // Picks of an engine in both roles are counted by whether the role had another instance.
-func TestBothRolesAreCountedByReason(t *testing.T) {
+func TestBothRoles_PicksByReason(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil, append(bothRoles("x:1"), inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))...)
 	for _, role := range instance.Roles() {

@@ -23,7 +23,7 @@ func elsewhereCounts(s *sched.Scheduler, of instance.Role) map[string]uint64 {
 
 // While the instance of a session has more than twice the average in flight, one other
 // instance, always the same, serves the session. Afterwards, the first one does again.
-func TestSessionLeavesTheOverloaded(t *testing.T) {
+func TestSession_LeavesOverloaded(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, policy.Session, nil, false, fleetOf(4)...)
 	pick := func(session string) *sched.Assignment {

@@ -109,7 +109,7 @@ func naive(ix *index) error {
 
 // An index that is updated from the previous one equals one that is built from its
 // snapshot alone. Its counters are those of its members and of the legs in flight.
-func TestIndexFollowsTheMembership(t *testing.T) {
+func TestIndex_MembershipChange(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(9, 10))
 	for range longform.Count(8, 40) {
@@ -193,7 +193,7 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 
 // An update of an index keeps the lists that a change does not
 // affect; lists with the same candidates are shared.
-func TestIndexSharesWhatIsUnchanged(t *testing.T) {
+func TestIndex_SharesUnchangedLists(t *testing.T) {
 	t.Parallel()
 	in := func(role instance.Role, address string, models ...string) *instance.Instance {
 		return &instance.Instance{
@@ -282,7 +282,7 @@ func BenchmarkPrepare(b *testing.B) {
 }
 
 // A pick may outlive its counter and the counter's entry. Removed then depends on the membership only.
-func TestRemovedWhateverTheCounterKnows(t *testing.T) {
+func TestRemoved_WithoutCounter(t *testing.T) {
 	t.Parallel()
 	life := func(id string) *instance.Instance {
 		return &instance.Instance{
@@ -334,7 +334,7 @@ func TestRemovedWhateverTheCounterKnows(t *testing.T) {
 
 // A counter fills two cache lines of the CPU; the fields that
 // legs and policies use most are in the first one.
-func TestCounterIsTwoLines(t *testing.T) {
+func TestCounter_TwoCacheLines(t *testing.T) {
 	t.Parallel()
 	if unsafe.Sizeof(uintptr(0)) != 8 {
 		t.Skip("lines are counted for 64 bits")

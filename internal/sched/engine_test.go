@@ -21,7 +21,7 @@ func engineReport(ranks ...policy.Rank) *policy.Engine {
 
 // No policy picks a decode instance whose KV cache is full while
 // another one has space; if all are full, requests wait there.
-func TestFullIsPassedOver(t *testing.T) {
+func TestFullKVCache_Skipped(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
 		full, half := engineReport(policy.Rank{Usage: 0.6, Waiting: 3, Starved: 3}), engineReport(policy.Rank{Starved: 1}, policy.Rank{Usage: 0.5})

@@ -24,7 +24,7 @@ func counted(s *sched.Scheduler) (out []string) {
 }
 
 // With every policy, Explain returns the instance that is picked next, and changes no counter.
-func TestExplainIsThePick(t *testing.T) {
+func TestExplain_MatchesPick(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
 		list := []*instance.Instance{inst(instance.Prefill, "d:1"), inst(instance.Decode, "d:1")} // in both roles
@@ -108,7 +108,7 @@ func TestTentativePick(t *testing.T) {
 }
 
 // Explain lists every instance of the role, with the reason why it cannot be picked.
-func TestExplainSaysWhyNot(t *testing.T) {
+func TestExplain_ReasonsOfExcluded(t *testing.T) {
 	t.Parallel()
 	version := func(v string) func(*instance.Instance) {
 		return func(in *instance.Instance) { in.Record.Version = v }
@@ -161,7 +161,7 @@ func TestExplainSaysWhyNot(t *testing.T) {
 }
 
 // Explain returns the error of Pick for a model that only one role or no usable instance serves.
-func TestExplainOfAbsentModels(t *testing.T) {
+func TestExplain_AbsentModel(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Prefill, "p:1", serving("m", "p")), inst(instance.Decode, "d:1", serving("m", "d")))
 	for _, model := range []string{"m", "p", "d", "x"} {

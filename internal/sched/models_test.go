@@ -18,7 +18,7 @@ func serving(models ...string) func(*instance.Instance) {
 }
 
 // In a fleet with several models, load is compared among the instances that serve the model only.
-func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
+func TestLoad_ComparedPerModel(t *testing.T) {
 	t.Parallel()
 	var list []*instance.Instance
 	for i := range 3 {
@@ -69,7 +69,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 }
 
 // Zones, too, are compared among the instances of the model only.
-func TestZoneIsAmongThoseOfTheModel(t *testing.T) {
+func TestZone_ComparedPerModel(t *testing.T) {
 	t.Parallel()
 	in := func(address, zone, model string) *instance.Instance {
 		return inst(instance.Decode, address, labelled(zone), serving(model))
@@ -124,7 +124,7 @@ func TestModelOfOneRole(t *testing.T) {
 }
 
 // Models of another fleet's instances are unknown until the instances belong to this fleet.
-func TestModelsElsewhere(t *testing.T) {
+func TestModels_OfAnotherFleet(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil)
 	for i, elsewhere := range []bool{true, false, true, false} {
@@ -145,7 +145,7 @@ func TestModelsElsewhere(t *testing.T) {
 }
 
 // The memory of a model's policies is released when no instance lists the model any more.
-func TestMemoryOfModelsThatLeave(t *testing.T) {
+func TestMemory_ReleasedWithModel(t *testing.T) {
 	t.Parallel()
 	kind := policyNamed(t, policy.DefaultPrefill)
 	memory := indexmem.New(0)

@@ -8,7 +8,7 @@ import (
 )
 
 // Legs of other proxies count like this proxy's, until the next SetOthers.
-func TestOthersWeighInPicks(t *testing.T) {
+func TestSetOthers_CountsInPicks(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"least_loaded", "power_of_two", policy.TokenWeighted} {
 		t.Run(name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestOthersWeighInPicks(t *testing.T) {
 
 // The load of other proxies is divided by the current number of
 // an engine's ranks, also after a restart with fewer.
-func TestOthersAfterFewerRanks(t *testing.T) {
+func TestSetOthers_AfterFewerRanks(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil, inst(instance.Decode, "d:1", ranks(8)))
 	others := func(want float64) {

@@ -24,7 +24,7 @@ func (s *changingSource) Snapshot() *instance.Snapshot {
 
 // A pick is repeated if its instance was drained meanwhile: once the
 // drain is known and nothing is in flight, no request may arrive.
-func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
+func TestPick_RepeatedWhenDrained(t *testing.T) {
 	t.Parallel()
 	drained := inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Intent = instance.Drain })
 	before := instance.NewSnapshot(1, []*instance.Instance{inst(instance.Decode, "d:1")})

@@ -170,7 +170,7 @@ func (r recovering) Share(k instance.Key) float64 {
 
 // The requests that an ejected instance, or one in slow start,
 // does not get are shared by all others, by weight.
-func TestSharesWhileSomeAreInTrouble(t *testing.T) {
+func TestShares_WithEjectedInstances(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
 		fleet := []*instance.Instance{
@@ -226,7 +226,7 @@ func TestSharesOfTwoDialects(t *testing.T) {
 }
 
 // An assignment names the policy that chose it.
-func TestAssignmentNamesItsPolicy(t *testing.T) {
+func TestAssignment_NamesPolicy(t *testing.T) {
 	t.Parallel()
 	list := []*instance.Instance{inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1")}
 	eachPolicy(t, func(t *testing.T, name string) {
@@ -276,7 +276,7 @@ func TestPolicyOfEachRole(t *testing.T) {
 }
 
 // A policy gets the fields of the request unchanged.
-func TestPolicySeesTheRequest(t *testing.T) {
+func TestPolicy_ReceivesRequest(t *testing.T) {
 	t.Parallel()
 	src := &source{}
 	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))
@@ -377,7 +377,7 @@ func TestConcurrentPicks(t *testing.T) {
 
 // If all candidates may be picked, a pick allocates only its
 // assignment, with every policy, and copies no list.
-func TestPickAllocatesItsAssignment(t *testing.T) {
+func TestPick_Allocations(t *testing.T) {
 	for _, name := range policy.Names() {
 		s, _ := chosenBy(t, name, nil, true, decodes(200)...)
 		for _, session := range []string{"", "s"} {
@@ -393,7 +393,7 @@ func TestPickAllocatesItsAssignment(t *testing.T) {
 }
 
 // The bytes of a picture do not count as tokens: its engine keeps its chats, the estimate for text stays.
-func TestMediaIsNoText(t *testing.T) {
+func TestMedia_NotCountedAsText(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, "prefix", nil, true, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2"))
 	ask := func(more string) *sched.Assignment {

@@ -37,7 +37,7 @@ func pickCounts(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[st
 }
 
 // Each rank gets as many requests as an instance of the same weight without ranks.
-func TestRanksGetTheirShare(t *testing.T) {
+func TestRanks_Share(t *testing.T) {
 	t.Parallel()
 	eachPolicy(t, func(t *testing.T, name string) {
 		s, _ := chosenBy(t, name, nil, false,
@@ -86,7 +86,7 @@ func TestTooManyRanks(t *testing.T) {
 
 // A rank that failed a request is not picked for it again; the other
 // ranks of its instance are picked only if there is no other instance.
-func TestRanksBesideOneThatFailed(t *testing.T) {
+func TestRanks_FailedRankAvoided(t *testing.T) {
 	t.Parallel()
 	key := func(a string) instance.Key { return instance.Key{Role: instance.Decode, Address: a} }
 	target := func(a string, rank int) sched.Target { return sched.Target{Key: key(a), Rank: rank} }
@@ -225,7 +225,7 @@ func TestWantedRank(t *testing.T) {
 }
 
 // Ranks returns the load of each rank, and the prompts that policies remember of it.
-func TestRanksAreTold(t *testing.T) {
+func TestRanks_MemoryAndLoad(t *testing.T) {
 	t.Parallel()
 	in := inst(instance.Prefill, "a:1", ranks(3))
 	s, _ := chosenBy(t, "prefix", nil, false, in, inst(instance.Decode, "d:1"))

@@ -71,7 +71,7 @@ func decode(model string, tried ...instance.Key) sched.Request {
 	return sched.Request{Role: instance.Decode, Model: model, Tried: tried}
 }
 
-func TestWhoMayBePicked(t *testing.T) {
+func TestPick_EligibleInstances(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
@@ -108,7 +108,7 @@ func TestWhoMayBePicked(t *testing.T) {
 	}
 }
 
-func TestUnknownModelNeedsSomebodyWhoKnows(t *testing.T) {
+func TestUnknownModel_NeedsModelList(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil)
 	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || errors.Is(err, sched.ErrMembershipUnread) {
@@ -136,7 +136,7 @@ func decodes(n int) (out []*instance.Instance) {
 }
 
 // All instances are used in the end, however often the list is rebuilt.
-func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
+func TestTurns_FleetChanges(t *testing.T) {
 	t.Parallel()
 	const n = 200
 	fleet := decodes(n)
@@ -157,7 +157,7 @@ func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 }
 
 // In a large fleet, too, the requests of an ejected instance are spread over many others.
-func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
+func TestEjectedShare_SpreadInLargeFleet(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
 	const n = 1000
@@ -205,7 +205,7 @@ func TestLongLegsAreSpread(t *testing.T) {
 }
 
 // Two proxies with the same fleet do not pick the same instances at the same time.
-func TestProxiesBeginElsewhere(t *testing.T) {
+func TestProxies_DifferentFirstPicks(t *testing.T) {
 	t.Parallel()
 	first := map[string]bool{}
 	for range 20 {
@@ -243,7 +243,7 @@ func (f lostMeanwhile) Unreachable(instance.Key) bool      { return false }
 
 // If the last available instance is ejected during a pick, the
 // others may still be tried, as if most were ejected.
-func TestLastOneGoesWhileItIsPicked(t *testing.T) {
+func TestPick_LastInstanceEjected(t *testing.T) {
 	t.Parallel()
 	for _, session := range []string{"", "s"} {
 		out := instance.Key{Role: instance.Decode, Address: "d:1"}
@@ -257,7 +257,7 @@ func TestLastOneGoesWhileItIsPicked(t *testing.T) {
 	}
 }
 
-func TestAllSickMeansTryAnyway(t *testing.T) {
+func TestAllEjected_StillPicked(t *testing.T) {
 	t.Parallel()
 	k := instance.Key{Role: instance.Decode, Address: "d:1"}
 	s, _ := build(sick{k: true}, inst(instance.Decode, "d:1"))
@@ -319,7 +319,7 @@ func TestMostEjected(t *testing.T) {
 	}
 }
 
-func TestPairsSpeakOneDialect(t *testing.T) {
+func TestPairs_SameConnector(t *testing.T) {
 	t.Parallel()
 	nixl := func(in *instance.Instance) { in.Record.Connector = "nixl" }
 	s, src := build(nil, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2", nixl), inst(instance.Decode, "d:1", nixl))
@@ -342,7 +342,7 @@ func TestPairsSpeakOneDialect(t *testing.T) {
 	}
 }
 
-func TestCountsOutliveSnapshotsAndEndOnce(t *testing.T) {
+func TestInFlight_OutlivesSnapshot(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil, inst(instance.Decode, "d:1"))
 	k := instance.Key{Role: instance.Decode, Address: "d:1"}
@@ -369,7 +369,7 @@ func TestCountsOutliveSnapshotsAndEndOnce(t *testing.T) {
 	none.Done() // a leg that was never picked can be ended, too
 }
 
-func TestPicksRaceWithChanges(t *testing.T) {
+func TestPick_ConcurrentChanges(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"))
 	var wg sync.WaitGroup
@@ -435,7 +435,7 @@ func (a asked) Troubled() []instance.Key {
 
 // While another request builds the index, a pick uses the old
 // one, but must not return an engine that has restarted since.
-func TestPickWhileTheIndexIsBuilt(t *testing.T) {
+func TestPick_DuringIndexBuild(t *testing.T) {
 	t.Parallel()
 	named := func(id string) *instance.Instance {
 		return inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Record.ID = id })
@@ -487,7 +487,7 @@ func TestPickWhileTheIndexIsBuilt(t *testing.T) {
 }
 
 // The publisher prepares a snapshot: the first request after that builds nothing and picks from it.
-func TestPreparedSnapshotCostsNoPick(t *testing.T) {
+func TestPreparedSnapshot_NoBuildOnPick(t *testing.T) {
 	t.Parallel()
 	src := &source{}
 	src.set(inst(instance.Decode, "a:1"))

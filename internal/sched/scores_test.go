@@ -10,7 +10,7 @@ import (
 
 // token_weighted picks the instance with the fewest bytes in flight. A leg's score is
 // subtracted once, when the leg ends. The scores of an engine's two roles are separate.
-func TestScoresAreGivenBack(t *testing.T) {
+func TestScores_Released(t *testing.T) {
 	t.Parallel()
 	s, _ := chosenBy(t, policy.TokenWeighted, nil, false,
 		inst(instance.Prefill, "b:1"), inst(instance.Decode, "b:1"), inst(instance.Decode, "d:1"))

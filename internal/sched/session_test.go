@@ -78,7 +78,7 @@ func TestSessionStays(t *testing.T) {
 	}
 }
 
-func TestSessionAvoidsTheSick(t *testing.T) {
+func TestSession_AvoidsEjected(t *testing.T) {
 	t.Parallel()
 	healthy, _ := build(nil, fleetOf(3)...)
 	first := sessions(t, healthy, 60)

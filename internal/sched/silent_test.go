@@ -20,7 +20,7 @@ func slow(in *instance.Instance) {
 func dead(in *instance.Instance) { in.Record.State = instance.Down }
 
 // An instance whose record says slow is picked only while no other one can be.
-func TestSlowIsTheLastResort(t *testing.T) {
+func TestSlowInstance_LastResort(t *testing.T) {
 	t.Parallel()
 	a, b := inst(instance.Decode, "a:1", slow), inst(instance.Decode, "b:1")
 	down := inst(instance.Decode, "c:1", dead)
@@ -105,7 +105,7 @@ func (m silentHealth) SilentFor(k instance.Key) time.Duration {
 
 // If decode-only is possible, no request waits for a silent prefill instance, and the queue counts
 // neither silent nor slow prefill instances. A silent decode instance is picked if there is no other.
-func TestSilentPrefillIsNoLastResortWithFallback(t *testing.T) {
+func TestSilentPrefill_FallbackPreferred(t *testing.T) {
 	t.Parallel()
 	p, d := inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1")
 	slow := inst(instance.Prefill, "p:2", func(in *instance.Instance) { in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow })
@@ -157,7 +157,7 @@ func (l *waitingLeg) recorded() (time.Duration, error) {
 
 // A leg that waits for a silent instance is called off only if another instance can take it over. If the
 // leg has tried that one, or needs a model that it does not serve, the leg's Silent is called instead.
-func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
+func TestSilentLegs_MovedIfPossible(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Record.Models = []string{"m", "rare"} })
@@ -203,7 +203,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 }
 
 // Silent is not called for an instance that makes progress.
-func TestHeardIsNotSilent(t *testing.T) {
+func TestResponsiveInstance_NotProbed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := inst(instance.Decode, "a:1")

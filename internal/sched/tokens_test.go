@@ -82,7 +82,7 @@ func TestHits(t *testing.T) {
 }
 
 // A prompt that is not text does not change the ratio of bytes to tokens.
-func TestRatioIsOfText(t *testing.T) {
+func TestBytesPerToken_TextOnly(t *testing.T) {
 	t.Parallel()
 	var r ratio
 	for _, odd := range [][2]int{{1 << 20, 1000}, {4000, 1 << 20}, {100, 50}} {

@@ -17,7 +17,7 @@ func (*waitingLeg) Overtaken(int)         {}
 func (*waitingLeg) Silent(time.Duration)  {}
 
 // Legs.Run may see a change late: a leg to an instance that has left and returned is not called off.
-func TestLateLookCallsNobodyOff(t *testing.T) {
+func TestLegs_LateCheckCancelsNothing(t *testing.T) {
 	t.Parallel()
 	in := func(id string) *instance.Instance {
 		return &instance.Instance{
@@ -47,7 +47,7 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 
 // A change before the first check calls legs off, too: a proxy
 // that has just started may pick before Run has begun.
-func TestChangeBeforeTheFirstLook(t *testing.T) {
+func TestLegs_ChangeBeforeFirstCheck(t *testing.T) {
 	t.Parallel()
 	in := &instance.Instance{
 		Key: instance.Key{Role: instance.Decode, Address: "d:1"}, Verified: true,

@@ -70,7 +70,7 @@ func TestZoneIsPreferred(t *testing.T) {
 }
 
 // A proxy without a zone picks decode in the zone of prefill.
-func TestDecodeIsNearPrefill(t *testing.T) {
+func TestDecode_InZoneOfPrefill(t *testing.T) {
 	t.Parallel()
 	s := inZone(t, "", "round_robin", nil, twoZones()...)
 	zones := map[string]bool{}
@@ -90,7 +90,7 @@ func TestDecodeIsNearPrefill(t *testing.T) {
 }
 
 // If no instance of the zone may be picked, instances of other zones are, and these picks are counted.
-func TestZoneWithoutAny(t *testing.T) {
+func TestZone_NoneAvailable(t *testing.T) {
 	t.Parallel()
 	out := sick{}
 	for _, in := range twoZones() {
@@ -149,7 +149,7 @@ func TestZoneOverloaded(t *testing.T) {
 }
 
 // Decode instances with full KV caches are not preferred for their zone.
-func TestZoneWithoutRoom(t *testing.T) {
+func TestZone_FullKVCaches(t *testing.T) {
 	t.Parallel()
 	s := inZone(t, "b", "least_loaded", nil, inst(instance.Decode, "a:1", labelled("a")), inst(instance.Decode, "b:1", labelled("b")))
 	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "b" {
@@ -162,7 +162,7 @@ func TestZoneWithoutRoom(t *testing.T) {
 }
 
 // Explain names the instances outside the zone; an unconfirmed tentative pick is not counted.
-func TestZoneIsExplained(t *testing.T) {
+func TestExplain_Zone(t *testing.T) {
 	t.Parallel()
 	s := inZone(t, "b", "round_robin", nil, inst(instance.Decode, "a:1", labelled("a")), inst(instance.Decode, "b:1", labelled("b")))
 	outs := func() string {

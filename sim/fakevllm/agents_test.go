@@ -19,7 +19,7 @@ const (
 )
 
 // A conversation has the same answer on all routes that accept conversations.
-func TestAgentsRoutesSayWhatAChatSays(t *testing.T) {
+func TestAgentsRoutes_SameAnswerAsChat(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{})
 	want := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "system", Content: "short"}, {Role: "user", Content: "hi"}}, fakevllm.Sampling{MaxTokens: 9})
@@ -102,7 +102,7 @@ func deltas(t *testing.T, stream string) (said string) {
 	return said
 }
 
-func TestAgentsRoutesHandOver(t *testing.T) {
+func TestAgentsRoutes_TransferParams(t *testing.T) {
 	t.Parallel()
 	for path, bodies := range map[string][2]string{
 		pathResponses: {`{"input":"hi","max_output_tokens":1,"ignore_eos":true,"store":false`, `{"input":"hi","max_output_tokens":9`},

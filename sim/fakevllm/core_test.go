@@ -73,8 +73,8 @@ func TestPrefixCache(t *testing.T) {
 	}
 }
 
-// TestAnswersAreFound: the next turn of a chat finds the previous answer in the cache.
-func TestAnswersAreFound(t *testing.T) {
+// TestAnswersAreCached: the next turn of a chat finds the previous answer in the cache.
+func TestAnswersAreCached(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	prompt := model.TokenizeFine(words(1, 20))
@@ -99,8 +99,8 @@ func jsonText(v any) string {
 	return string(b)
 }
 
-// TestHandoverHoldsBlocks: blocks that decode has not fetched yet are not evicted.
-func TestHandoverHoldsBlocks(t *testing.T) {
+// TestKVTransfer_HoldsBlocks: blocks that decode has not fetched yet are not evicted.
+func TestKVTransfer_HoldsBlocks(t *testing.T) {
 	t.Parallel()
 	shared := fakevllm.NewShared()
 	p := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RolePrefill, CacheBlocks: 10, Shared: shared})
@@ -124,9 +124,9 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 	}
 }
 
-// TestOneAfterTheOther: prompts are computed one at a time, waiting prompts are counted,
+// TestPrefill_OneAtATime: prompts are computed one at a time, waiting prompts are counted,
 // and a cancelled prompt takes no more time.
-func TestOneAfterTheOther(t *testing.T) {
+func TestPrefill_OneAtATime(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 20_000, PrefillRate: 500, PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	prompt := jsonText(model.TokenizeFine(words(1, 120))[:161])
@@ -151,8 +151,8 @@ func TestOneAfterTheOther(t *testing.T) {
 	}
 }
 
-// TestTurnOfOneThatLeft: requests do not wait for earlier ones that were cancelled.
-func TestTurnOfOneThatLeft(t *testing.T) {
+// TestQueue_AbandonedRequest: requests do not wait for earlier ones that were cancelled.
+func TestQueue_AbandonedRequest(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PrefillRate: 1, Mode: fakevllm.NIXL})
 	long := jsonText(model.TokenizeFine(words(1, 150))[:200])

@@ -36,7 +36,7 @@ func pair(t *testing.T, p, d fakevllm.Options) (*fakevllm.Server, *fakevllm.Serv
 	return fakevllm.StartTest(t, p), fakevllm.StartTest(t, d)
 }
 
-func TestHandover(t *testing.T) {
+func TestKVTransfer(t *testing.T) {
 	t.Parallel()
 	for _, shared := range []bool{true, false} {
 		for _, stream := range []bool{true, false} {
@@ -80,9 +80,9 @@ func TestHandover(t *testing.T) {
 	}
 }
 
-// TestRefusedHandover: whatever is wrong, the decode fails inside its 200 when
+// TestKVTransfer_Refused: whatever is wrong, the decode fails inside its 200 when
 // it streams, with a 500 when it does not.
-func TestRefusedHandover(t *testing.T) {
+func TestKVTransfer_Refused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
@@ -305,7 +305,7 @@ func TestLeaseEnds(t *testing.T) {
 	})
 }
 
-func TestPrefillWithoutHandover(t *testing.T) {
+func TestPrefill_NoTransferParams(t *testing.T) {
 	t.Parallel()
 	// The first token of this prompt is a stop token of the request.
 	first := fakevllm.ExpectedText("x", fakevllm.Sampling{MaxTokens: 1}).Tokens[0]
@@ -341,7 +341,7 @@ func TestPrefillWithoutHandover(t *testing.T) {
 	}
 }
 
-func TestDecodeWithoutHandover(t *testing.T) {
+func TestDecode_NoTransferParams(t *testing.T) {
 	t.Parallel()
 	p, d := pair(t, fakevllm.Options{}, fakevllm.Options{})
 	kv := prefill(t, p, "R", user)

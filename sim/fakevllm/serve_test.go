@@ -89,9 +89,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestAsExpected: for many bodies, the stream, the whole response and the expected
+// TestExpectedText_MatchesAnswers: for many bodies, the stream, the whole response and the expected
 // answer, which is computed without a request, agree.
-func TestAsExpected(t *testing.T) {
+func TestExpectedText_MatchesAnswers(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 4096, IdleTimeout: time.Hour})
 	c := client(t)

@@ -152,7 +152,7 @@ func rebuilt(t *testing.T, stream string) (out []string) {
 }
 
 // A call that max_tokens truncates is returned as text, so that no agent runs half of it.
-func TestTurnsCutShort(t *testing.T) {
+func TestTurns_TruncatedCall(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{Turns: []fakevllm.Turn{{Calls: []fakevllm.ToolCall{{Name: "look", Input: json.RawMessage(`{"path":"/a/b"}`)}}}}})
 	for _, path := range []string{pathResponses, pathMessages} {

@@ -170,7 +170,7 @@ func TestOutputAndEnvironment(t *testing.T) {
 	}
 }
 
-func TestChildThatFails(t *testing.T) {
+func TestChild_Fails(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
 	s := spec("bad", "fail")

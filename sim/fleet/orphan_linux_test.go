@@ -13,7 +13,7 @@ import (
 )
 
 // The children of a killed parent, which cannot clean up, end too.
-func TestChildrenDieWithTheParent(t *testing.T) {
+func TestChildren_KilledWithParent(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
 	parent, err := f.Start(t.Context(), spec("parent", "parent:"+t.TempDir()))

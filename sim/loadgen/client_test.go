@@ -49,7 +49,7 @@ func events(s string) http.HandlerFunc {
 	}
 }
 
-func TestStreamRight(t *testing.T) {
+func TestStream_Valid(t *testing.T) {
 	t.Parallel()
 	role := `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}` + "\n\n"
 	chat := func(s string) string {
@@ -85,7 +85,7 @@ func TestStreamRight(t *testing.T) {
 	}
 }
 
-func TestStreamWrong(t *testing.T) {
+func TestStream_Invalid(t *testing.T) {
 	t.Parallel()
 	whole := text(" one") + text(" two") + finish + usage + done
 	tests := []struct{ name, body, want string }{

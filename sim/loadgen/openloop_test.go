@@ -40,7 +40,7 @@ func TestOpenLoopKeepsTime(t *testing.T) {
 	})
 }
 
-func TestOpenLoopBoundsAndTellsTheLag(t *testing.T) {
+func TestOpenLoop_BoundAndLag(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64

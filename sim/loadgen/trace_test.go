@@ -53,7 +53,7 @@ func TestReadTraceRefuses(t *testing.T) {
 	}
 }
 
-func TestEqualBlocksGiveEqualTokens(t *testing.T) {
+func TestEqualBlocks_EqualTokens(t *testing.T) {
 	t.Parallel()
 	entries, err := loadgen.ReadTrace(strings.NewReader(twoEntries), 0)
 	require.NoError(t, err)

@@ -42,7 +42,7 @@ func TestRawAnswers(t *testing.T) {
 }
 
 // RawServer closes its connections when the test ends, even if their clients are connected.
-func TestRawServerEndsWithTheTest(t *testing.T) {
+func TestRawServer_ClosedAtTestEnd(t *testing.T) {
 	t.Parallel()
 	var c net.Conn
 	ended := make(chan error, 1)

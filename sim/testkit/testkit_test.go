@@ -151,7 +151,7 @@ func TestLink(t *testing.T) {
 
 // A server that is stopped and started again needs the same port. The system must not
 // assign that port to a connection or a listener meanwhile.
-func TestPortsAreNotTheSystems(t *testing.T) {
+func TestFreePort_OutsideSystemRange(t *testing.T) {
 	t.Parallel()
 	raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {

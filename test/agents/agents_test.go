@@ -34,7 +34,7 @@ store stream strict string summary system temperature text thinking thread token
 truncation turn turns type usage user version updates window write`
 
 // Committed recordings contain filler only: no word except those of the APIs.
-func TestOnlyFillerIsCommitted(t *testing.T) {
+func TestRecordings_FillerOnly(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("recordings/*.txt")
 	if err != nil || len(files) != 3 {

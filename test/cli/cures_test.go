@@ -33,7 +33,7 @@ func (w *doctorRig) runCommands(f doctor.Finding) {
 
 // Each cause is real: a program that was killed, stopped or started with wrong settings. Doctor finds it,
 // its commands are run as printed, and then doctor finds nothing.
-func TestCures(t *testing.T) {
+func TestDoctor_FixesWork(t *testing.T) {
 	t.Parallel()
 	needsCurl(t)
 	w := newDoctorRig(t, etcdtest.Start(t).Endpoint())

@@ -11,9 +11,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// TestReadersNotice checks that each reader accepts the response of an engine and reports every defect
+// TestReaders_ReportDefects checks that each reader accepts the response of an engine and reports every defect
 // that its tool would report.
-func TestReadersNotice(t *testing.T) {
+func TestReaders_ReportDefects(t *testing.T) {
 	t.Parallel()
 	const (
 		one   = `data: {"choices":[{"index":0,"text":" a b","finish_reason":null}],"usage":{"prompt_tokens":2,"completion_tokens":1}}` + "\n\n"

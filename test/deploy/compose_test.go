@@ -222,7 +222,7 @@ func help(t *testing.T, program string) string {
 
 // The Dockerfile builds the programs of the compose file, without cgo and for a
 // user other than root.
-func TestDockerfileBuildsWhatComposeRuns(t *testing.T) {
+func TestDockerfile_BuildsComposePrograms(t *testing.T) {
 	t.Parallel()
 	raw := string(read(t, "Dockerfile"))
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(read(t, "go.mod"))

@@ -18,7 +18,7 @@ import (
 )
 
 // The names in the walks of docs/architecture.md and in its table of files to change exist.
-func TestArchitectureNamesWhatThereIs(t *testing.T) {
+func TestArchitecture_NamesExist(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/architecture.md")
 	require.NoError(t, err)

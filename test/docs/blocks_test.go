@@ -79,7 +79,7 @@ func of(b block) int {
 }
 
 // Every block has a row, and every row a block; the test named in a row exists.
-func TestEveryBlockHasARow(t *testing.T) {
+func TestDocBlocks_EachHasRow(t *testing.T) {
 	t.Parallel()
 	used := make([]int, len(table))
 	for _, b := range blocks(t) {

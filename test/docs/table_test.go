@@ -17,7 +17,7 @@ const (
 	installs   = "installs a release on the machine: make release-check does it on a clean Debian"
 	otherTools = "commands of other projects; what they send is recorded in test/agents"
 	gpuEngine  = "a command of vLLM alone"
-	elsewhere  = "names machines of a real network; TestCommandsOfTheMigrationPages holds that the program takes it"
+	elsewhere  = "names machines of a real network; TestMigrationPages_Commands holds that the program takes it"
 )
 
 // ready1 and ready2 wait for a number of usable instances.
@@ -78,7 +78,7 @@ var table = []row{
 
 	{page: "docs/connectors/ascend.md", first: "# prefill", world: "etcd", then: ready2},
 	{page: "docs/connectors/ascend.md", first: "pdmesh-agent --role", world: "etcd and engines", then: ready2},
-	{page: "docs/connectors/lmcache.md", first: "# prefill", why: "needs LMCache's files of settings; TestCommandsOfTheConnectorPages holds that the agent takes it"},
+	{page: "docs/connectors/lmcache.md", first: "# prefill", why: "needs LMCache's files of settings; TestConnectorPages_Commands holds that the agent takes it"},
 	{page: "docs/connectors/lmcache.md", first: "pdmesh-agent --role", world: "etcd and engines", then: ready2},
 	{page: "docs/connectors/lmcache.md", first: "pdctl add", world: inFleet},
 	{page: "docs/connectors/lmcache.md", first: "pdmesh-proxy --connector", world: "engines"},
@@ -152,7 +152,7 @@ var table = []row{
 	{page: "docs/tls.md", first: "openssl", world: inFleet, then: "openssl verify -CAfile ca.pem proxy.pem"},
 	{page: "docs/tls.md", first: "pdmesh-proxy --tls-cert", world: "certificates"},
 	{page: "docs/tls.md", first: "etcd --listen-client-urls", world: "certificates"},
-	{page: "docs/tls.md", first: "pdmesh-proxy --etcd-listen", by: "test/e2e: TestOwnEtcdServesAnotherMachine"},
+	{page: "docs/tls.md", first: "pdmesh-proxy --etcd-listen", by: "test/e2e: TestEmbeddedEtcd_RemoteClients"},
 	{page: "docs/tls.md", first: "pdctl auth init", world: inFleet},
 	{page: "docs/tls.md", first: "# key", why: picture},
 

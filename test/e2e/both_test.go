@@ -87,7 +87,7 @@ func TestFleetOfBoth(t *testing.T) {
 }
 
 // An engine with both roles is used if there are no instances of one role.
-func TestBothStepsIn(t *testing.T) {
+func TestBothRoles_Fallback(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)

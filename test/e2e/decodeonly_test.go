@@ -91,7 +91,7 @@ func aloneCases() []aloneCase {
 
 // Every decode-only request reports its reason: the response header, the access log and the metric
 // have the same reason, on every route that generates, and each reason has a case.
-func TestNobodyIsAloneInSilence(t *testing.T) {
+func TestDecodeOnly_ReasonReported(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	f := newFleet(t)

@@ -13,7 +13,7 @@ import (
 
 // vLLM and the proxy have the same default port, so users will add a proxy's own address to it. The
 // proxy must not send requests to itself in an endless loop.
-func TestProxyIsItsOwnInstance(t *testing.T) {
+func TestProxy_AddedAsInstance(t *testing.T) {
 	t.Parallel()
 	address := bareProxy(t, func(own string) []string { return []string{"--prefill", own, "--decode", own, "--model", model} })
 	testkit.Eventually(t, soon, func() error {

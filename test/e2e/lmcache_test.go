@@ -71,7 +71,7 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 // A prefill engine whose LMCache configuration has a port other than its agent's: each of the first
 // three requests waits once, later requests do not. The proxy and pdctl doctor name the instance, its
 // agent's port and the remedy.
-func TestLMCacheNotificationsGoElsewhere(t *testing.T) {
+func TestLMCache_WrongNotificationPort(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t).Endpoint()
 	f := newFleet(t)

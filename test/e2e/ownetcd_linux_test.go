@@ -86,7 +86,7 @@ func (m *machine) must(command ...string) string {
 
 // The embedded etcd serves another machine: with TLS, and with users once they are created on the proxy's
 // machine. Agents and pdctl there use the same settings as for any etcd, even after a restart of the proxy.
-func TestOwnEtcdServesAnotherMachine(t *testing.T) {
+func TestEmbeddedEtcd_RemoteClients(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
 	here, there := machines(t)

@@ -32,7 +32,7 @@ func gatewayPut(ctx context.Context, endpoint, key, value string) error {
 // A node needs no agent: a script with curl, or a single put of an empty value, is enough. The proxy
 // probes such nodes itself. An invalid value next to them is shown with its reason and has no other
 // effect.
-func TestNodesThatRegisterThemselves(t *testing.T) {
+func TestSelfRegisteredNodes(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		if os.Getenv("REQUIRE_CURL") != "" {

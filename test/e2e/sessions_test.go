@@ -73,7 +73,7 @@ func refilled(t *testing.T, f *agents.Filler, body []byte, field string) []byte 
 // Recorded sessions of three agents keep their prefill instance without configuration. The share of cached
 // tokens is at most a point below that with a configured session header. First turns do not count if a hash
 // of the session decides: their cache hits depend on the ports.
-func TestAgentsKeepTheirInstanceWithoutConfiguration(t *testing.T) {
+func TestAgentsKeepInstance_ByDefault(t *testing.T) {
 	t.Parallel()
 	sessions := agentSessions(t, 8)
 	f := newFleet(t)

@@ -309,7 +309,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 
 // A prefill instance is not drained while it holds KV blocks that no decode instance has fetched. The
 // client disconnects before the fetch.
-func TestDrainOfPrefillWaitsForItsBlocks(t *testing.T) {
+func TestDrain_PrefillWaitsForTransfer(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--kv-lease-budget", "10s"}})

@@ -95,7 +95,7 @@ func (r *rig) awaitEtcdExits(n int64, says string) {
 
 // The embedded etcd exits: first killed, then because it cannot use its files any more. The proxy and
 // its streams continue, the proxy reports the exit, and etcd restarts as soon as it can.
-func TestOwnEtcdEnds(t *testing.T) {
+func TestEmbeddedEtcd_Exits(t *testing.T) {
 	t.Parallel()
 	r := hosted(t, ttl)
 	host := r.proxies[0]

@@ -91,7 +91,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 
 // The only decode instance accepts connections and never answers again: requests end at their own
 // timeout with 504.
-func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
+func TestFault03_OnlyDecodeHangs(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
 	etcd := etcdtest.Start(t)
@@ -139,7 +139,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 }
 
 // The agent of the only decode instance reports it as slow. The instance is used nevertheless.
-func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
+func TestFault03_OnlyDecodeReportedSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
 	etcd := etcdtest.Start(t)

@@ -110,7 +110,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 
 // The new store has passed the old revision before the proxy's watch resumes: no revision decreases,
 // and only the keys show the change.
-func TestFault12_WipedAndPast(t *testing.T) {
+func TestFault12_WipedAndNewerRevision(t *testing.T) {
 	row(t, 12)
 	etcd := etcdtest.Start(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
@@ -141,7 +141,7 @@ func TestFault12_WipedAndPast(t *testing.T) {
 // that was wiped, has all instances registered again and has passed the old revision. The watch
 // resumes without events, every request is answered and no revision decreases: only the audit's
 // comparison of the keys can detect it.
-func TestFault12_WipedUnheard(t *testing.T) {
+func TestFault12_WipedWhileConnected(t *testing.T) {
 	row(t, 12)
 	before, after := etcdtest.Start(t), etcdtest.Start(t)
 	link := testkit.StartLink(t, before.Endpoint())

@@ -24,7 +24,7 @@ func neighbour(t *testing.T, first *site) *site {
 }
 
 // Two elastic proxies on one machine, as two scripts on two ports, form separate fleets.
-func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
+func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 	t.Parallel()
 	a := elasticSite(t)
 	p := a.start(elasticStart, "ADMIN_API_KEY="+adminKey)

@@ -25,7 +25,7 @@ func TestRules(t *testing.T) {
 }
 
 // Each alert has a unit test in which it fires, and is documented.
-func TestEveryAlertIsTried(t *testing.T) {
+func TestAlerts_HaveUnitTests(t *testing.T) {
 	t.Parallel()
 	rules, tests, page := read(t, deploy("prometheus", "rules.yml")), read(t, deploy("prometheus", "rules_test.yml")), read(t, "../../docs/observe.md")
 	alerts := regexp.MustCompile(`(?m)^ *- alert: (\w+)$`).FindAllStringSubmatch(rules, -1)

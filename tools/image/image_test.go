@@ -105,7 +105,7 @@ func TestUnpackRefusesDamage(t *testing.T) {
 }
 
 // The Dockerfile and the configuration agree.
-func TestDockerfileSaysTheSame(t *testing.T) {
+func TestDockerfile_SameImage(t *testing.T) {
 	t.Parallel()
 	dockerfile := content(t, "../../Dockerfile")
 	_, last, ok := strings.Cut(dockerfile, "\nFROM gcr.io/")

@@ -76,7 +76,7 @@ func TestDefaultPath(t *testing.T) {
 
 // A container that was killed and starts with another address finds
 // the old socket. Its health check must use the active one.
-func TestFindPassesOverTheDead(t *testing.T) {
+func TestFind_SkipsDeadSockets(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	env := func(name string) string { return map[string]string{"XDG_RUNTIME_DIR": dir}[name] }

@@ -77,7 +77,7 @@ func TestBothRoles(t *testing.T) {
 }
 
 // A drain of both roles waits for KV caches that decode instances may still pull.
-func TestBothRolesKeepFinishedPrefills(t *testing.T) {
+func TestBothRoles_DrainWaitsForPulls(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)

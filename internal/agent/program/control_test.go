@@ -194,7 +194,7 @@ func TestControl_Bridge(t *testing.T) {
 	}
 }
 
-func TestSocketTrouble(t *testing.T) {
+func TestSocketErrors(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")

@@ -9,7 +9,7 @@ import (
 )
 
 // The agent accepts the commands of the connector and migration pages.
-func TestCommandsOfTheConnectorPages(t *testing.T) {
+func TestConnectorPages_Commands(t *testing.T) {
 	t.Parallel()
 	calls := slices.Concat(testkit.ShellCalls(t, "../../../docs/connectors/*.md", "pdmesh-agent"), testkit.ShellCalls(t, "../../../docs/migrate/*.md", "pdmesh-agent"))
 	if len(calls) < 15 {

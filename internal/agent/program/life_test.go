@@ -71,7 +71,7 @@ func longRequest(t *testing.T, engine *fakevllm.Server) (leave func()) {
 	return leave
 }
 
-func TestEngineDiesAndComesBack(t *testing.T) {
+func TestEngine_KilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
@@ -97,7 +97,7 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 	}
 }
 
-func TestEngineNeedsAKey(t *testing.T) {
+func TestEngine_APIKeyRequired(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{APIKey: "k"})
@@ -118,7 +118,7 @@ func TestEtcdDownAtStart(t *testing.T) {
 	awaitState(t, etcd.Client(t), key("prefill", engine.Address()), instance.Ready)
 }
 
-func TestEtcdAwayFromStartToEnd(t *testing.T) {
+func TestEtcdUnavailable_WholeRun(t *testing.T) {
 	t.Parallel()
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	log, stop := startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address()))

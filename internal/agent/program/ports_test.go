@@ -54,7 +54,7 @@ func TestWrappedEnginesPublish(t *testing.T) {
 }
 
 // An engine with a port in use would exit, so it is not started.
-func TestEventsAreTaken(t *testing.T) {
+func TestKVEventPort_InUse(t *testing.T) {
 	t.Parallel()
 	used := taken(t)
 	var out bytes.Buffer
@@ -68,7 +68,7 @@ func TestEventsAreTaken(t *testing.T) {
 }
 
 // The engine gets the side channel's port, and keeps an explicit setting.
-func TestWrappedEngineGetsASideChannel(t *testing.T) {
+func TestWrappedEngine_SideChannel(t *testing.T) {
 	t.Parallel()
 	w := wrapEngine(t, "serve", "--kv-transfer-config", strings.Replace(nixlBoth, `"e1"`, `"e2"`, 1))
 	_, rec := awaitState(t, w.cli, w.key, instance.Ready)
@@ -84,7 +84,7 @@ func TestWrappedEngineGetsASideChannel(t *testing.T) {
 }
 
 // Two engines with the same side channel: the second one would never answer.
-func TestSideChannelIsTaken(t *testing.T) {
+func TestSideChannel_PortInUse(t *testing.T) {
 	t.Parallel()
 	used := taken(t)
 	var out bytes.Buffer
@@ -99,7 +99,7 @@ func TestSideChannelIsTaken(t *testing.T) {
 
 // Two Mooncake prefill engines with the same bootstrap port: the second is not
 // started. A port at which the engine starts no bootstrap server may be in use.
-func TestBootstrapIsTaken(t *testing.T) {
+func TestBootstrapPort_InUse(t *testing.T) {
 	t.Parallel()
 	used := strconv.Itoa(taken(t))
 	outside := strings.Replace(mooncakeProducer, `"engine_id":"base"`, `"kv_connector_extra_config":{"bootstrap_server_address":"127.0.0.1:`+used+`"}`, 1)

@@ -132,7 +132,7 @@ func TestShutdownDelay(t *testing.T) {
 	}
 }
 
-func TestKilledAgentAndItsSuccessor(t *testing.T) {
+func TestKilledAgent_Replaced(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
@@ -163,7 +163,7 @@ func TestKilledAgentAndItsSuccessor(t *testing.T) {
 
 // However short the time, etcd learns that the instance leaves before its key is deleted.
 // Otherwise, proxies would take it for an orphan and continue to use the engine.
-func TestGoodbyeBeforeTheEnd(t *testing.T) {
+func TestShutdown_ReportsDrainBeforeDelete(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name    string

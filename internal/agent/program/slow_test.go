@@ -30,7 +30,7 @@ func TestProbeTimeoutAboveTwoSeconds(t *testing.T) {
 
 // An engine that does not answer is down with the cause slow.
 // When it answers again, it has the same incarnation.
-func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
+func TestSilentEngine_DownAsSlow(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)
@@ -68,7 +68,7 @@ func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
 
 // If an agent gets no CPU time for seconds, its timers expire while
 // answers are still unread. That says nothing about the engine.
-func TestStarvedAgentDoesNotWriteDown(t *testing.T) {
+func TestStarvedAgent_NotDown(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli := etcd.Client(t)

@@ -11,7 +11,7 @@ import (
 
 // The error about a missing role or address suggests command
 // lines that work, unless there is another error, too.
-func TestMissingRoleShowsTheLineToType(t *testing.T) {
+func TestMissingRole_SuggestsCommand(t *testing.T) {
 	t.Parallel()
 	both := `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`
 	for _, tc := range []struct {

@@ -11,7 +11,7 @@ import (
 )
 
 // The role both is never derived: most engines with kv_both are meant for one role.
-func TestBothRolesFacts(t *testing.T) {
+func TestRole_NeverGuessedBoth(t *testing.T) {
 	t.Parallel()
 	serve := []string{"--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--port", "8100", "--kv-transfer-config"}
 	config := func(role string) []string {

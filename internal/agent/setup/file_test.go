@@ -59,7 +59,7 @@ func TestFileRefuses(t *testing.T) {
 }
 
 // The output of --print-config is a file with the same settings.
-func TestPrintedIsTaken(t *testing.T) {
+func TestPrintConfig_RoundTrip(t *testing.T) {
 	t.Parallel()
 	lmcache := settingsFile(t, "enable_pd: true\npd_role: receiver\npd_peer_host: 10.0.0.7\npd_peer_init_port: [7300]\npd_peer_alloc_port: [7400]\n")
 	for _, args := range [][]string{

@@ -18,7 +18,7 @@ import (
 )
 
 // The record has the endpoint of the command. A note warns if no proxy can follow it.
-func TestEventsThatAreGiven(t *testing.T) {
+func TestKVEvents_EndpointOfCommand(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string
@@ -61,7 +61,7 @@ func TestEventsThatAreGiven(t *testing.T) {
 
 // An agent chooses neither ports that another agent has chosen
 // for an engine that does not listen yet, nor ports in use.
-func TestEventsOfTwoEngines(t *testing.T) {
+func TestKVEvents_PortsOfTwoEngines(t *testing.T) {
 	t.Parallel()
 	var all []kvEvents
 	for range 3 {
@@ -94,7 +94,7 @@ func TestEventsOfTwoEngines(t *testing.T) {
 
 // A publisher that would connect to its machine, where no subscriber listens, gets an endpoint to listen at.
 // It serves subscribers at the endpoint in the record. Two engines with that line get different endpoints.
-func TestEventsThatWouldConnect(t *testing.T) {
+func TestKVEvents_ConnectingPublisher(t *testing.T) {
 	t.Parallel()
 	given := "tcp://" + testkit.FreePort(t)
 	var seen []string
@@ -127,7 +127,7 @@ func TestEventsThatWouldConnect(t *testing.T) {
 
 // If a subscriber listens, the publisher connects to it: a
 // subscriber that waits for events must not lose them.
-func TestEventsThatSomebodyWaitsFor(t *testing.T) {
+func TestKVEvents_SubscriberListening(t *testing.T) {
 	t.Parallel()
 	l := testkit.Listen(t)
 	c := wouldConnect(t, "tcp://"+l.Addr().String())

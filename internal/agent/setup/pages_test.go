@@ -11,9 +11,9 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-// TestCommandsOfTheMoRIIOPage parses the page's commands for agents
+// TestMoRIIOPage_Commands parses the page's commands for agents
 // and engines, and compares its table of flags with the code.
-func TestCommandsOfTheMoRIIOPage(t *testing.T) {
+func TestMoRIIOPage_Commands(t *testing.T) {
 	t.Parallel()
 	text := testkit.ReadFile(t, "../../../docs/connectors/moriio.md")
 	none := func(string) (string, bool) { return "", false }
@@ -60,7 +60,7 @@ func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 	}
 }
 
-func TestZMQRegisterIsAboutNoEngine(t *testing.T) {
+func TestZMQRegister_EngineFlagsRefused(t *testing.T) {
 	t.Parallel()
 	none := func(string) (string, bool) { return "", false }
 	for args, want := range map[string]string{

@@ -9,7 +9,7 @@ import (
 )
 
 // The record has the side channel ports of the ranks that are started here, next to other ports.
-func TestRecordShowsTheSideChannel(t *testing.T) {
+func TestRecord_SideChannel(t *testing.T) {
 	t.Parallel()
 	other := map[string][]int{instance.PortBootstrap: {8998}}
 	for _, tc := range []struct {

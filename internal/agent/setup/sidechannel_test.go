@@ -70,7 +70,7 @@ func TestSideChannel(t *testing.T) {
 func busy(s sideChannel) bool { return s.Free(context.Background()) != nil }
 
 // A port in use is not chosen, nor a range that contains one.
-func TestSideChannelPassesOverUsedPorts(t *testing.T) {
+func TestSideChannel_SkipsUsedPorts(t *testing.T) {
 	t.Parallel()
 	testkit.Eventually(t, patience, func() error {
 		l := testkit.Listen(t)

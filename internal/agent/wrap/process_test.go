@@ -119,7 +119,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-func TestKillTakesTheGroup(t *testing.T) {
+func TestKill_ProcessGroup(t *testing.T) {
 	t.Parallel()
 	p, out := start(t, "parent:stubborn", wrap.Options{})
 	child := out.awaits(t, "ready")
@@ -131,7 +131,7 @@ func TestKillTakesTheGroup(t *testing.T) {
 	}
 }
 
-func TestDieWith(t *testing.T) {
+func TestChild_DiesWithParent(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"with", "without"} {
 		t.Run(how, func(t *testing.T) {

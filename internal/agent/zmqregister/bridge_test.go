@@ -123,8 +123,8 @@ func key(role instance.Role, s *fakevllm.Server) instance.Key {
 	return instance.Key{Role: role, Address: s.Address()}
 }
 
-// TestPingsAreARegistration: pings of both formats register an instance while they continue.
-func TestPingsAreARegistration(t *testing.T) {
+// TestPings_Register: pings of both formats register an instance while they continue.
+func TestPings_Register(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
@@ -164,9 +164,9 @@ func TestRestartInTheOtherRole(t *testing.T) {
 	}
 }
 
-// TestTheEngineIsAskedFirst: a ping for an engine that does not answer
+// TestPing_EngineProbedFirst: a ping for an engine that does not answer
 // registers nothing, and a registered engine that fails is "down".
-func TestTheEngineIsAskedFirst(t *testing.T) {
+func TestPing_EngineProbedFirst(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
@@ -226,8 +226,8 @@ func TestBridgeEnds(t *testing.T) {
 	waitGone(t, cli, k)
 }
 
-// TestNobodysKeyIsTaken: a second bridge does not take a key while the first one holds it.
-func TestNobodysKeyIsTaken(t *testing.T) {
+// TestForeignKey_NotTakenOver: a second bridge does not take a key while the first one holds it.
+func TestForeignKey_NotTakenOver(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	b, stop := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
@@ -261,8 +261,8 @@ func TestNobodysKeyIsTaken(t *testing.T) {
 	})
 }
 
-// TestMalformedPingsEndNothing: malformed pings are counted, and the bridge continues.
-func TestMalformedPingsEndNothing(t *testing.T) {
+// TestMalformedPings_Ignored: malformed pings are counted, and the bridge continues.
+func TestMalformedPings_Ignored(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")

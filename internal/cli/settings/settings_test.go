@@ -86,7 +86,7 @@ func TestOrder(t *testing.T) {
 }
 
 // A user's default file need not exist; a named file must. With --config=, no file is read.
-func TestOwnFile(t *testing.T) {
+func TestUserFile_Optional(t *testing.T) {
 	t.Parallel()
 	own := write(t, "a: own\n")
 	for _, tc := range []struct {

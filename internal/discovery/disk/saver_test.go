@@ -18,7 +18,7 @@ import (
 
 // An operator's change is on disk within a second, however often leased instances come
 // and go. Changes of leased instances alone cause about one write in ten seconds.
-func TestSaveWaitsForLeasedInstances(t *testing.T) {
+func TestSaver_LeasedInstancesBatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -237,7 +237,7 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 }
 
 // By default, curl declares a body as a form.
-func TestGatewayTakesWhatCurlSends(t *testing.T) {
+func TestGateway_AcceptsCurlRequests(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
 	cli := etcdtest.Client(t, s.Endpoint())
@@ -264,7 +264,7 @@ func TestGatewayTakesWhatCurlSends(t *testing.T) {
 }
 
 // A node must not change the configuration of etcd.
-func TestGatewayOffersKeysLeasesAndWatchesOnly(t *testing.T) {
+func TestGateway_AllowedCalls(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
 	for path, body := range map[string]string{

@@ -14,7 +14,7 @@ import (
 )
 
 // The addresses of both ends, and whether there are users, decide which calls are accepted.
-func TestWhoMayCall(t *testing.T) {
+func TestAllowedCallers(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, listen, from, to string

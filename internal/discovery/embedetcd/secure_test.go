@@ -93,7 +93,7 @@ func TestServesTLS(t *testing.T) {
 }
 
 // A rotated certificate and a rotated authority apply to the next connection; an open connection continues.
-func TestTLSIsRolled(t *testing.T) {
+func TestTLS_Rotation(t *testing.T) {
 	t.Parallel()
 	a, next := testkit.NewAuthority(t, "ours"), testkit.NewAuthority(t, "next")
 	a.Issue("client", testkit.Certificate{CN: "client"})
@@ -163,7 +163,7 @@ func TestUsersOverTLS(t *testing.T) {
 }
 
 // Missing files, and an address beyond loopback without TLS files, are errors.
-func TestTLSThatCannotBe(t *testing.T) {
+func TestTLS_InvalidSettings(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, "127.0.0.1:0")
 	cfg.TLS = certs.Files{Cert: filepath.Join(t.TempDir(), "not.pem"), Key: "not-key.pem"}

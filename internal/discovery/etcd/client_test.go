@@ -24,7 +24,7 @@ import (
 
 // A client of a watch sends nothing per event: a response would
 // cost etcd and every proxy as much as the event itself.
-func TestEventsAreNotAnswered(t *testing.T) {
+func TestWatch_SendsNoReplies(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	link := testkit.StartLink(t, strings.TrimPrefix(server.Endpoint(), "http://"))

@@ -27,7 +27,7 @@ const (
 // The connection of a watch is pinged to detect a hung member. A connection
 // without a call is not pinged: etcd closes it after three such pings
 // ("too_many_pings"), and gRPC then doubles the ping interval of the client.
-func TestIdleConnectionIsNotPinged(t *testing.T) {
+func TestIdleConnection_NotPinged(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
 	server := etcdtest.Start(t)

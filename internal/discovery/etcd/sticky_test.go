@@ -38,7 +38,7 @@ func call(t *testing.T, p balancer.Picker, err error) string {
 	return r.SubConn.(*member).address
 }
 
-func TestStickyChoosesTheMember(t *testing.T) {
+func TestSticky_MemberChoice(t *testing.T) {
 	t.Parallel()
 	f := &memberChoice{silent: map[string]int{}}
 	a, b, c := &member{address: "a"}, &member{address: "b"}, &member{address: "c"}
@@ -75,7 +75,7 @@ func TestStickyChoosesTheMember(t *testing.T) {
 	}
 }
 
-func TestDeaf(t *testing.T) {
+func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name   string

@@ -12,7 +12,7 @@ import (
 // The tests of this package describe the etcd that they run with. PD_TEST_ETCD
 // names another etcd binary, PD_TEST_ETCD_VERSION the prefix of its version. A
 // run for an old etcd thus cannot pass with a new one by mistake.
-func TestWhichEtcd(t *testing.T) {
+func TestEtcdVersion(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	s, err := etcd.Client(t).Status(t.Context(), etcd.Endpoint())

@@ -16,9 +16,9 @@ type described struct{ times int }
 
 func (d *described) String() string { d.times++; return "described" }
 
-// TestZapLoggerIsAskedFirst proves that no entry is formatted for a
+// TestZapLogger_LevelCheckedFirst proves that no entry is formatted for a
 // disabled level, and checks the level of each written entry.
-func TestZapLoggerIsAskedFirst(t *testing.T) {
+func TestZapLogger_LevelCheckedFirst(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name  string

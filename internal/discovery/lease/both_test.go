@@ -63,7 +63,7 @@ func TestRegistrarBoth(t *testing.T) {
 }
 
 // If another owner holds one of the two keys, the agent writes neither.
-func TestRegistrarBothIsRefusedAsAWhole(t *testing.T) {
+func TestRegistrarBoth_AllOrNothing(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	for i, c := range []struct {
@@ -109,7 +109,7 @@ func TestRegistrarBothIsRefusedAsAWhole(t *testing.T) {
 }
 
 // A removal affects only the role that it names; the record of the other role is still updated.
-func TestRegistrarBothHonoursRemovalOfOne(t *testing.T) {
+func TestRegistrarBoth_OneRoleRemoved(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	store := store.New(cli, members.Layout(t), "test")
@@ -221,7 +221,7 @@ func (f *bothFleet) views(t *testing.T, all, orphans int) {
 
 // An engine in both roles counts once in each. If it drains, it is removed at once; if its lease is
 // lost, it is an orphan in both roles. If more than a third of a role is lost, all of it is held.
-func TestBothRolesCountAnEngineOnce(t *testing.T) {
+func TestBothRoles_EngineCountedOnce(t *testing.T) {
 	t.Parallel()
 	f := newBothFleet(t, 6)
 	f.put(t, f.addresses[0], f.leases[0], `{"id":"x","models":["m"],"kv_role":"kv_both","state":"draining"}`)

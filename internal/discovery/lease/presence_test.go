@@ -88,7 +88,7 @@ func TestPresence(t *testing.T) {
 }
 
 // The report of a proxy is written when it changes, also if neither its revision nor its lease changes.
-func TestPresenceSaysFindings(t *testing.T) {
+func TestPresence_Findings(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")
@@ -129,7 +129,7 @@ func TestPresenceSaysFindings(t *testing.T) {
 
 // Notices are written when they change. Growing counts are not a
 // change: a proxy does not write for each of its requests.
-func TestPresenceSaysNotices(t *testing.T) {
+func TestPresence_Notices(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	store := store.New(cli, l, "test")

@@ -355,7 +355,7 @@ func TestRegistrarEnds(t *testing.T) {
 	require.NoError(t, lease.NewRegistrar(cli, members.RegistrarOptions(t, k)).Revoke(t.Context()))
 }
 
-func TestRegistrarRefusesWhatNobodyCouldRead(t *testing.T) {
+func TestRegistrar_RefusesUnreadable(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")

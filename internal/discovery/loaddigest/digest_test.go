@@ -103,7 +103,7 @@ func (h *hungOnce) Watch(ctx context.Context, key string, opts ...clientv3.OpOpt
 	return h.Watcher.Watch(ctx, key, opts...)
 }
 
-func TestWatcher_LeavesAMemberThatHangs(t *testing.T) {
+func TestWatcher_LeavesHungMember(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	cli.Watcher = &hungOnce{Watcher: cli.Watcher}

@@ -119,7 +119,7 @@ func FuzzDigest(f *testing.F) {
 }
 
 // Small changes of the load wait; large changes and changes of the membership do not.
-func TestDigestTells(t *testing.T) {
+func TestDigest_SignificantChanges(t *testing.T) {
 	t.Parallel()
 	of := func(applied, inFlight, held int64) *Digest {
 		return &Digest{Applied: applied, Load: map[string]LoadCount{"decode/d:1": {InFlight: inFlight, Held: held}}}

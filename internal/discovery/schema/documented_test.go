@@ -37,7 +37,7 @@ func rows(t *testing.T, head string) (names []string) {
 }
 
 // Every key of Layout is on the page, and no other key.
-func TestEveryKeyIsDocumented(t *testing.T) {
+func TestKeys_Documented(t *testing.T) {
 	t.Parallel()
 	layout := members.Layout(t)
 	var keys []string
@@ -78,7 +78,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 }
 
 // Every field of a record is on the page, and no other field.
-func TestEveryFieldOfARecordIsDocumented(t *testing.T) {
+func TestRecordFields_Documented(t *testing.T) {
 	t.Parallel()
 	var fields []string
 	for field := range reflect.TypeFor[instance.Record]().Fields() {

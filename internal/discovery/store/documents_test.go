@@ -110,7 +110,7 @@ func TestDocuments(t *testing.T) {
 }
 
 // Reads of leases have a deadline, even if the caller's context has none.
-func TestTimeLimitsAreReadWithADeadline(t *testing.T) {
+func TestLeaseReads_HaveDeadline(t *testing.T) {
 	t.Parallel()
 	e, l := etcdtest.Start(t), members.Layout(t)
 	leases := 0

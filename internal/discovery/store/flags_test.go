@@ -274,7 +274,7 @@ func TestNamesOfProxiesAreBounded(t *testing.T) {
 }
 
 // A full record accepts another proxy, too, by an add and by a command line.
-func TestFullRecordTakesAnotherProxy(t *testing.T) {
+func TestFullRecord_AcceptsAnotherProxy(t *testing.T) {
 	t.Parallel()
 	f := newFleets(t)
 	k := members.Prefill("127.0.0.1:1")

@@ -211,7 +211,7 @@ func TestIntendBoth(t *testing.T) {
 }
 
 // A proxy sees an intent with a time limit end with its lease.
-func TestIntentEndsWithItsLease(t *testing.T) {
+func TestIntent_EndsWithLease(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
@@ -244,7 +244,7 @@ func TestIntentEndsWithItsLease(t *testing.T) {
 }
 
 // The entries of one day share one lease, and their number is bounded.
-func TestAuditIsBounded(t *testing.T) {
+func TestAudit_Bounded(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")

@@ -198,7 +198,7 @@ func TestSetRoleSeenByProxies(t *testing.T) {
 }
 
 // Ending a role by undrain and changing a role by an edit count as role changes; changes of weights do not.
-func TestMovesOfOtherChanges(t *testing.T) {
+func TestRoleMoves_OtherChanges(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
 	override := "override/prefill/" + roleEngines[0]
@@ -297,7 +297,7 @@ func TestSetRoleBothWithoutRecords(t *testing.T) {
 }
 
 // A temporary change ends without a further command.
-func TestSetRoleForATime(t *testing.T) {
+func TestSetRole_Temporary(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
 	if _, err := r.set(0, instance.Decode, store.IntentOptions{For: 2 * time.Second}); err != nil {
@@ -312,7 +312,7 @@ func TestSetRoleForATime(t *testing.T) {
 }
 
 // Concurrent changes never leave an engine without a role, nor a role without an engine.
-func TestSetRoleAtTheSameTime(t *testing.T) {
+func TestSetRole_Concurrent(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
 	for round := range 5 {

@@ -84,7 +84,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 	}
 }
 
-func TestStoreLeavesLeasedRecordsAlone(t *testing.T) {
+func TestStore_KeepsLeasedRecords(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
@@ -114,7 +114,7 @@ func TestStoreLeavesLeasedRecordsAlone(t *testing.T) {
 	}
 }
 
-func TestStoreRefusesWhatNobodyCouldRead(t *testing.T) {
+func TestStore_RefusesUnreadable(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	s := store.New(etcd.Client(t), members.Layout(t), "ann")
@@ -275,7 +275,7 @@ func TestGetOtherSpellings(t *testing.T) {
 	}
 }
 
-func TestErrorsSayWhatToDo(t *testing.T) {
+func TestErrors_SuggestFix(t *testing.T) {
 	t.Parallel()
 	l := members.Layout(t)
 	ctx, cancel := context.WithTimeout(t.Context(), members.Soon)

@@ -78,7 +78,7 @@ func TestAbsenceBegins(t *testing.T) {
 }
 
 // How answers of etcd, probes and time change an absence.
-func TestAbsenceGoesOn(t *testing.T) {
+func TestAbsenceContinues(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		alive, massLoss bool

@@ -67,7 +67,7 @@ func auditing(t testing.TB, p watch.Prober) watch.Options {
 }
 
 // The audit detects a watch that loses events, whatever the events.
-func TestAuditFindsMissedEvents(t *testing.T) {
+func TestAudit_MissedEvents(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -110,7 +110,7 @@ func TestAuditFindsMissedEvents(t *testing.T) {
 }
 
 // While a watch works, the audit never causes another list, however many changes there are.
-func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
+func TestAudit_HealthyWatch(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	o := auditing(t, members.NewProber())
@@ -136,7 +136,7 @@ func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 }
 
 // Keys under leases do not differ between audits: no audit reports a missed event of a working watch.
-func TestAuditsOfLeasedKeysFindNothing(t *testing.T) {
+func TestAudit_LeasedKeys(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	for i := range 3 {

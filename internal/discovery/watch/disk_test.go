@@ -226,7 +226,7 @@ func TestInvalidValueAfterRestart(t *testing.T) {
 	}
 }
 
-func TestUselessSnapshotsAreIgnored(t *testing.T) {
+func TestSnapshot_UnusableIgnored(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
 	r.etcd.Kill()
@@ -291,7 +291,7 @@ func TestUnwritableStateDir(t *testing.T) {
 }
 
 // Changes that could not be saved are saved when the process ends.
-func TestSavedAtTheEndAfterAFailure(t *testing.T) {
+func TestSave_AtExitAfterFailure(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	o := members.WatcherOptions(t)

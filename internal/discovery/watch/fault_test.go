@@ -29,7 +29,7 @@ func TestWatcherStartsWithoutEtcd(t *testing.T) {
 	members.WaitState(t, w, watch.Live)
 }
 
-func TestWatcherEndsWhateverItDoes(t *testing.T) {
+func TestWatcher_StopsAtAnyTime(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	l := members.Layout(t)

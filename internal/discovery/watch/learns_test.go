@@ -15,7 +15,7 @@ import (
 
 // A record without required engine ids is not usable until its engine has reported them. A restart of
 // the engine is detected even if no record shows it. A later failed probe does not remove the ids.
-func TestEngineIDsAreLearned(t *testing.T) {
+func TestEngineIDs_Learned(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
@@ -68,7 +68,7 @@ func TestEngineIDsAreLearned(t *testing.T) {
 
 // The second server of a data-parallel group names its ranks by their
 // numbers in the group. A restart of its engine is still detected.
-func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
+func TestSecondServerOfAGroup_Restart(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
@@ -88,7 +88,7 @@ func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
 }
 
 // Facts that an engine reports may cause its record to be refused, until it reports others.
-func TestWhatIsFoundOutMayBeRefused(t *testing.T) {
+func TestReportedFacts_MayBeRefused(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")
@@ -115,7 +115,7 @@ func TestWhatIsFoundOutMayBeRefused(t *testing.T) {
 
 // The engine ids of an orphan are still probed: it serves with
 // new ids, and is dropped when it does not answer.
-func TestOrphanTellsItsEngineIDs(t *testing.T) {
+func TestOrphan_EngineIDsProbed(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	o := members.Probing(t, prober, "")

@@ -82,7 +82,7 @@ func (r *leaseRig) deliver(events ...*clientv3.Event) {
 
 // If a key is deleted, etcd is asked about its lease, unless another key under the lease
 // still exists: then the lease has not ended. The present state of that other key counts.
-func TestLeaseIsAskedForUnlessAKeyProvesIt(t *testing.T) {
+func TestLease_QueriedUnlessProven(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
@@ -204,7 +204,7 @@ func (r *leaseRig) without(names ...string) []*mvccpb.KeyValue {
 }
 
 // Instances that are lost with most of their role are held, even if their lease is proven valid.
-func TestMassLossIsHeldWithAProvenLease(t *testing.T) {
+func TestMassLoss_HeldDespiteLeaseProof(t *testing.T) {
 	t.Parallel()
 	r := newLeaseRig(t)
 	var events []*clientv3.Event

@@ -17,7 +17,7 @@ import (
 
 // If the member to which an agent renews its lease hangs, the agent renews at another
 // member before the lease expires. Keepalive would detect it only after 13 s.
-func TestRenewalLeavesAHungMember(t *testing.T) {
+func TestRenewal_LeavesHungMember(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name  string
@@ -61,7 +61,7 @@ func TestRenewalLeavesAHungMember(t *testing.T) {
 
 // The only etcd answers more slowly than the first deadline. It is
 // followed nevertheless, and never called stale after its first answer.
-func TestSlowEtcdIsFollowed(t *testing.T) {
+func TestSlowEtcd_NotStale(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	direct, l := etcd.Client(t), members.Layout(t)
@@ -86,7 +86,7 @@ func TestSlowEtcdIsFollowed(t *testing.T) {
 
 // A watch hangs on a member that gets no other calls. Two audits at
 // other members detect it, the second soon after the first.
-func TestWatchLeavesASilentMember(t *testing.T) {
+func TestWatch_LeavesSilentMember(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3)
 	victim := c.Follower()

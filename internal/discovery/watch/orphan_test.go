@@ -73,7 +73,7 @@ func noOrphan(t testing.TB, w *watch.Watcher) {
 	})
 }
 
-func TestLostLeaseMakesOrphan(t *testing.T) {
+func TestLostLease_MakesOrphan(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 4, nil)
 	k := r.keys[0]
@@ -116,7 +116,7 @@ func TestLostLeaseMakesOrphan(t *testing.T) {
 	})
 }
 
-func TestOrphanThatDoesNotAnswerGoes(t *testing.T) {
+func TestOrphan_UnresponsiveRemoved(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 2, nil)
 	for _, c := range []struct {
@@ -139,7 +139,7 @@ func TestOrphanThatDoesNotAnswerGoes(t *testing.T) {
 }
 
 // Fault matrix, row 30, and other deliberate removals.
-func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
+func TestDeliberateDelete_NotOrphan(t *testing.T) {
 	t.Parallel()
 	log, hook := test.NewNullLogger()
 	r := newOrphanRig(t, 6, func(o *watch.Options) { o.Log = log })
@@ -231,7 +231,7 @@ func TestKeysOfOneLease(t *testing.T) {
 	}
 }
 
-func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
+func TestOrphanGrace_RequiresMajority(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 6, func(o *watch.Options) { o.OrphanGrace = 50 * time.Millisecond })
 	// Three of six outlive their grace, however long it has passed. They are lost at once:
@@ -259,7 +259,7 @@ func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 }
 
 // Instances that a list shows as lost with most of their role are held, as after events.
-func TestListWithMassLossIsHeld(t *testing.T) {
+func TestMassLoss_ListHeld(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	direct, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()

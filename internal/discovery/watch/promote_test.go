@@ -22,7 +22,7 @@ import (
 )
 
 // Five proxies see the same pending add pass its probes; one promotes it.
-func TestFivePromotersOneWins(t *testing.T) {
+func TestPromotion_OnlyOneWins(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	l, prober := members.Layout(t), members.NewProber()
@@ -94,7 +94,7 @@ func TestFivePromotersOneWins(t *testing.T) {
 	})
 }
 
-func TestPendingThatCannotBePromoted(t *testing.T) {
+func TestPendingAdd_NotPromotable(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	store := store.New(cli, l, "operator")
@@ -201,7 +201,7 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 }
 
 // If an operator writes during a promotion, etcd's order decides.
-func TestPromotionHonoursWhatCameFirst(t *testing.T) {
+func TestPromotion_EarlierChangeWins(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)

@@ -18,7 +18,7 @@ import (
 
 // The audit detects a silent watch even if the only key that shows it
 // changes all the time, so that each audit finds another difference.
-func TestAuditFindsSilentWatchOfARestlessKey(t *testing.T) {
+func TestAudit_SilentWatchOfChangingKey(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)

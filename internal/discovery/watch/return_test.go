@@ -14,7 +14,7 @@ import (
 
 // Keys that are not saved (a pending add, an invalid value) do not suggest another
 // store. After a restart, the changes made meanwhile apply, and no key is kept.
-func TestRestartBesideWhatIsNotSaved(t *testing.T) {
+func TestRestart_UnsavedEntries(t *testing.T) {
 	t.Parallel()
 	odd := members.Decode("10.0.0.77:8200")
 	for name, write := range map[string]func(t *testing.T, r *diskRig, store *store.Store){
@@ -68,7 +68,7 @@ func TestRestartBesideWhatIsNotSaved(t *testing.T) {
 
 // A removal that is kept from a wiped store ends with the next
 // add, even for a proxy that was not running then.
-func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
+func TestAddWhileDown_LiftsKeptRemoval(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
 	r.etcd.Wipe()
@@ -93,7 +93,7 @@ func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
 }
 
 // A pending add works also for an instance that is kept although the new store does not have it.
-func TestPendingAddOfWhatIsKept(t *testing.T) {
+func TestPendingAdd_KeptInstance(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
 	w, _ := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)

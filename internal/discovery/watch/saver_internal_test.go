@@ -10,7 +10,7 @@ import (
 
 // Intents, additions and removals are saved soon: if the proxy is
 // killed and starts without etcd, it knows only the saved state.
-func TestWhatIsSavedSoon(t *testing.T) {
+func TestSave_IntentsPromptly(t *testing.T) {
 	t.Parallel()
 	l, err := schema.NewLayout("/pd")
 	require.NoError(t, err)

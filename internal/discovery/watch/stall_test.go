@@ -120,7 +120,7 @@ func (p *silentProber) missed(address string) int {
 
 // An instance without a lease that accepts connections but does not answer stays in use
 // while no other of its role answers. After a stall of the machine, engines are slow.
-func TestOrphan_SilentIsKeptWithoutAlternative(t *testing.T) {
+func TestOrphan_SilentKeptIfLast(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	p := &silentProber{Prober: members.NewProber(), silent: map[string]bool{}, misses: map[string]int{}}

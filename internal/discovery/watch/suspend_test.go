@@ -51,7 +51,7 @@ func TestFreshAfterSuspension(t *testing.T) {
 // A presence is renewed each third of its TTL, so it may end two thirds of the
 // TTL after its process was suspended. From then on, the proxy must not trust
 // its membership, because pdctl drain --wait reports it as vanished.
-func TestSuspendedSoonerThanThePresenceEnds(t *testing.T) {
+func TestSuspended_BeforePresenceExpires(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	w := members.Watch(t, etcd.Client(t), watch.Options{Layout: members.Layout(t)})

@@ -28,7 +28,7 @@ func (p suspends) Probe(context.Context, *instance.Instance) (instance.Facts, er
 
 // After a suspension, no instance is dropped because of earlier findings: neither the
 // grace period that has passed meanwhile counts, nor the probes that were running.
-func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
+func TestSuspended_KeepsAllBeforeList(t *testing.T) {
 	t.Parallel()
 	r := newLeaseRig(t)
 	r.w.suspension.beat(time.Now())
@@ -69,7 +69,7 @@ func TestSuspended_DropsNothingBeforeTheList(t *testing.T) {
 	}
 }
 
-func TestSuspended_ProbeUnderWayDoesNotCount(t *testing.T) {
+func TestSuspended_InFlightProbeIgnored(t *testing.T) {
 	t.Parallel()
 	l, err := schema.NewLayout("/pd")
 	require.NoError(t, err)

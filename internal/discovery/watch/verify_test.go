@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
-func TestBareRegistrationIsVerified(t *testing.T) {
+func TestBareRegistration_Verified(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))
@@ -61,7 +61,7 @@ func TestBareRegistrationIsVerified(t *testing.T) {
 }
 
 // Facts are valid for one incarnation of the engine only.
-func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
+func TestNewIncarnation_Reverified(t *testing.T) {
 	t.Parallel()
 	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
 	w := members.Watch(t, cli, members.Probing(t, prober, ""))

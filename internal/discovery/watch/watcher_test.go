@@ -69,7 +69,7 @@ func TestWatcherFollowsChanges(t *testing.T) {
 }
 
 // A transaction over several keys becomes visible as a whole or not at all.
-func TestWatcherAppliesTransactionsWhole(t *testing.T) {
+func TestWatcher_AtomicTransactions(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
@@ -192,7 +192,7 @@ func TestWatcherRejectsBadKeys(t *testing.T) {
 	}
 }
 
-func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
+func TestWatcher_AddressSpellings(t *testing.T) {
 	t.Parallel()
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	w := members.Watch(t, cli, members.WatcherOptions(t))
@@ -272,7 +272,7 @@ func TestWatcherOverrides(t *testing.T) {
 
 // The status is never older than a snapshot that was read before
 // it, and the snapshot never older than its status.
-func TestStatusGoesWithTheSnapshot(t *testing.T) {
+func TestStatus_MatchesSnapshot(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)

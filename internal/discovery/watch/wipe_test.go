@@ -132,7 +132,7 @@ func TestWipedStore(t *testing.T) {
 
 // An intent with a time limit ends with its store: kept, it would have no end,
 // and restored, it would be permanent. The log reports it to operators.
-func TestIntentForATimeIsNotKept(t *testing.T) {
+func TestTemporaryIntent_NotKept(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
@@ -198,7 +198,7 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 
 // A new intent would replace the whole kept intent, so it is
 // refused until an operator has decided about the kept one.
-func TestKeptIntentIsNotReplaced(t *testing.T) {
+func TestKeptIntent_NotReplaced(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
@@ -272,7 +272,7 @@ func TestKeptIntentIsNotReplaced(t *testing.T) {
 // A wiped etcd has the same member id, resumes the watch without an error, and
 // is silent until it has passed the old revision. The check detects the wipe
 // by the lower revision; the watcher follows orders in the new store.
-func TestForgetWhatAFormerStoreSaid(t *testing.T) {
+func TestWipedEtcd_ResumedWatch(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()

@@ -117,7 +117,7 @@ func TestQueryOfAnEngine(t *testing.T) {
 }
 
 // The caller's dialer decides which addresses are allowed, and the caller's context limits the time.
-func TestQueryObeysItsCaller(t *testing.T) {
+func TestQuery_CallerDialerAndDeadline(t *testing.T) {
 	t.Parallel()
 	forbidden := errors.New("forbidden")
 	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, forbidden }}

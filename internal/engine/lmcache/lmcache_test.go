@@ -91,7 +91,7 @@ func TestInboxCountsRanks(t *testing.T) {
 }
 
 // Notifications that no proxy waits for expire; others are kept.
-func TestInboxForgets(t *testing.T) {
+func TestInbox_Expires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := lmcache.NewInbox()

@@ -31,7 +31,7 @@ func (r *rank) notify(id string) {
 }
 
 // An invalid message only causes a log line, and a prefill engine that reconnects is received again.
-func TestReceiverGoesOn(t *testing.T) {
+func TestReceiver_SurvivesInvalidMessages(t *testing.T) {
 	t.Parallel()
 	r, inbox, _, _ := bridge(t)
 	bad := newRank(t, r)

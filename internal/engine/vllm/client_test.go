@@ -313,7 +313,7 @@ func (d slowly) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // A busy engine answers /health late. The caller chooses the time limit; its deadline is the only one.
-func TestTheCallersDeadlineHolds(t *testing.T) {
+func TestHealth_CallerDeadline(t *testing.T) {
 	t.Parallel()
 	ours := errors.New("the reason of the caller")
 	for _, tc := range []struct {
@@ -358,7 +358,7 @@ func TestTheCallersDeadlineHolds(t *testing.T) {
 	}
 }
 
-func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
+func TestRedirects_CallerPolicyIgnored(t *testing.T) {
 	t.Parallel()
 	reached := false
 	other := engine(t, map[string]http.HandlerFunc{"/v1/models": func(http.ResponseWriter, *http.Request) { reached = true }})

@@ -14,7 +14,7 @@ import (
 // seed is the configuration in vLLM's example of KV events.
 const seed = `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`
 
-func TestEventsOfACommand(t *testing.T) {
+func TestParseCommand_KVEvents(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name string

@@ -128,7 +128,7 @@ func TestUnknownConnectors(t *testing.T) {
 }
 
 // If two connectors of one engine both need the proxy, the engine has no dialect.
-func TestTwoThatNeedHelp(t *testing.T) {
+func TestTwoConnectors_Unsupported(t *testing.T) {
 	t.Parallel()
 	got, err := vllmargs.ParseTransfer(`{"kv_connector":"MultiConnector","kv_role":"kv_producer","kv_connector_extra_config":{"connectors":[
 		{"kv_connector":"NixlConnector"},{"kv_connector":"MooncakeConnector"}]}}`)

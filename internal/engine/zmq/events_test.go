@@ -124,8 +124,8 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-// TestPublisherWaitsForNobody: a subscriber that does not read loses messages; other subscribers do not.
-func TestPublisherWaitsForNobody(t *testing.T) {
+// TestPublisher_SlowSubscriber: a subscriber that does not read loses messages; other subscribers do not.
+func TestPublisher_SlowSubscriber(t *testing.T) {
 	t.Parallel()
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
 	require.NoError(t, err)

@@ -125,7 +125,7 @@ func TestLibzmqReconnects(t *testing.T) {
 	}
 }
 
-func TestOurOwnPeers(t *testing.T) {
+func TestPeers_SendReceive(t *testing.T) {
 	t.Parallel()
 	for bound, kind := range map[zmq.Kind]zmq.Kind{zmq.Router: zmq.Dealer, zmq.Pull: zmq.Push} {
 		endpoint := "tcp://" + testkit.FreePort(t)

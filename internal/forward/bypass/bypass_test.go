@@ -26,8 +26,8 @@ func names() (list []string) {
 	return list
 }
 
-// TestReasonsAreDocumented compares the reasons with those on the page for operators.
-func TestReasonsAreDocumented(t *testing.T) {
+// TestReasons_Documented compares the reasons with those on the page for operators.
+func TestReasons_Documented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/api.md")
 	require.NoError(t, err)
@@ -49,8 +49,8 @@ func TestReasonsAreDocumented(t *testing.T) {
 	}
 }
 
-// TestReasonsAreUsed checks that every constant is in Reasons and is used.
-func TestReasonsAreUsed(t *testing.T) {
+// TestReasons_Used checks that every constant is in Reasons and is used.
+func TestReasons_Used(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "bypass.go", nil, 0)
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 )
 
 // docs/failures.md has the table that the code uses.
-func TestFailureTableIsDocumented(t *testing.T) {
+func TestFailureTable_Documented(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../../docs/failures.md")
 	require.NoError(t, err)
@@ -19,7 +19,7 @@ func TestFailureTableIsDocumented(t *testing.T) {
 	}
 }
 
-func TestEveryClassHasARule(t *testing.T) {
+func TestRules_CoverEveryClass(t *testing.T) {
 	t.Parallel()
 	seen := map[Class]bool{}
 	for _, r := range Rules() {

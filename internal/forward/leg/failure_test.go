@@ -9,7 +9,7 @@ import (
 
 // The buffer of a stream goes back to its pool before the client gets the failure: the
 // text of an error event must be a copy.
-func TestErrorEventOwnsItsText(t *testing.T) {
+func TestErrorEvent_CopiesText(t *testing.T) {
 	t.Parallel()
 	const text = `{"error":{"message":"too long","code":400}}`
 	event := []byte("data: " + text + "\n\n")
@@ -22,7 +22,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 	}
 }
 
-func TestErrorEventThatIsNoJSON(t *testing.T) {
+func TestErrorEvent_InvalidJSON(t *testing.T) {
 	t.Parallel()
 	f := testLeg(t).JudgeEvent(0, sse.ErrorOf(openai.Chat, []byte("data:{\"error\":00\n\n")))
 	if f.Class != BadAnswer || f.Answer.Own == nil || f.Answer.Own.Status != 502 {

@@ -41,7 +41,7 @@ func testLeg(t *testing.T) *Leg {
 
 // The standard library derives its own contexts from a leg when it dials, so a leg must behave as they
 // expect.
-func TestLegIsAContext(t *testing.T) {
+func TestLeg_AsContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
 	l := newTestLeg(context.WithValue(t.Context(), key{}, "v"))
@@ -111,7 +111,7 @@ func endedBy(l *Leg) string {
 
 // No limit ends a leg that waits for the other leg of its pair. Once that leg is done, or from the commit on,
 // it waits as long as any other leg.
-func TestLegWaitsForItsPartner(t *testing.T) {
+func TestLeg_WaitsForPartner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		begin := func() *Leg {
@@ -144,7 +144,7 @@ func TestLegWaitsForItsPartner(t *testing.T) {
 }
 
 // A client that has left already ends a leg at once.
-func TestLegOfAClientThatLeft(t *testing.T) {
+func TestLeg_ClientGone(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errCause)
@@ -157,7 +157,7 @@ func TestLegOfAClientThatLeft(t *testing.T) {
 
 // Waiting legs are called off by a list that may be slightly out of date. A leg that was committed meanwhile
 // carries an answer that the client is already reading: it must not be broken.
-func TestCommittedLegIsNotCalledOff(t *testing.T) {
+func TestCommittedLeg_NotCancelled(t *testing.T) {
 	t.Parallel()
 	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())
 	defer waiting.End()
@@ -177,7 +177,7 @@ func TestCommittedLegIsNotCalledOff(t *testing.T) {
 
 // Only a refusal by the other side proves that no engine is there. Running out of
 // sockets is the proxy's own fault; running out of ports and a slow connection may be.
-func TestOnlyRefusedConnectionsEject(t *testing.T) {
+func TestEject_OnlyRefusedConnections(t *testing.T) {
 	t.Parallel()
 	dial := func(err error) error {
 		return &upstream.Error{Stage: upstream.StageNotConnected, Address: "p:1", Err: &net.OpError{Op: "dial", Err: err}}

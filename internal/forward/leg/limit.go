@@ -208,7 +208,7 @@ func Resumed(due time.Time) time.Time {
 }
 
 // leaseEnded ends the leg if its KV cache must not be read any more. The engine would read blocks that
-// prefill has given to other requests, without an error (TestHandoverEndsWhileTheOnlyDecodeIsSilent).
+// prefill has given to other requests, without an error (TestKVTransfer_EndsWhileDecodeSilent).
 // The first content proves that the blocks were read, and a core that runs, if only for a trial, has
 // renewed the lease. If neither can be observed, Silent decides. l.lease and Commit call it.
 func (l *Leg) leaseEnded() {

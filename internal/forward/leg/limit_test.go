@@ -84,7 +84,7 @@ func TestLimit_Progress(t *testing.T) {
 }
 
 // Each byte begins a new silence.
-func TestLimit_BytesBeginANewSilence(t *testing.T) {
+func TestLimit_ResetByBytes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := observed(t, 100*time.Hour, true, Wait{Limit: FirstByteLimit(time.Minute)})

@@ -55,7 +55,7 @@ type Origin struct {
 
 // HoldBody keeps the memory of the legs' bodies from being reused until release is called.
 // A leg that is sent in another goroutine needs it: another leg may have answered before it
-// is sent (TestConcurrentPrefillIsSentLate).
+// is sent (TestConcurrentPrefill_SentLate).
 func (o *Origin) HoldBody() (release func()) {
 	o.bodyHolders.Add(1)
 	return func() { o.bodyHolders.Add(-1) }

@@ -119,7 +119,7 @@ type goneClient struct{ http.ResponseWriter }
 func (goneClient) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 // A stream that loses its leg after its client has left has the outcome client_gone.
-func TestBreakOff_ClientGone(t *testing.T) {
+func TestLostLeg_ClientGone(t *testing.T) {
 	t.Parallel()
 	log, _ := logtest.NewNullLogger()
 	a := Answer{Client: Std(goneClient{httptest.NewRecorder()}), Kind: openai.Chat, Log: log}

@@ -7,7 +7,7 @@ import (
 
 // HideTransferParams removes the transfer params from an answer. Since vLLM 0.33 the last
 // chunks of streams have them, too (its serving.py of chat and
-// completions; TestDecodeHandsOver).
+// completions; TestDecodeTransferParams_Hidden).
 type HideTransferParams openai.Kind
 
 // Whole implements Rewriter.

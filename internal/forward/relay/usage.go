@@ -11,7 +11,7 @@ import (
 )
 
 // Usage puts the prefill instance's numbers about its cache into the answer: a decode
-// instance counts the whole prompt as cached (TestCachedTokensAreThePrefills). It is safe for use
+// instance counts the whole prompt as cached (TestCachedTokens_OfPrefill). It is safe for use
 // by the goroutines of two legs.
 type Usage struct {
 	Kind    openai.Kind                     // of the request and of both answers

@@ -49,7 +49,7 @@ func TestBudget(t *testing.T) {
 }
 
 // If the clock was ahead and is set back, the proxy has retries before that time is reached again.
-func TestBudgetAfterTheClockWasSetBack(t *testing.T) {
+func TestBudget_ClockSetBack(t *testing.T) {
 	t.Parallel()
 	right := time.Unix(100000, 0)
 	now := right.Add(time.Hour)

@@ -159,7 +159,7 @@ func (b *Body) readUnannounced(r io.Reader) error {
 		if err == nil && n == cap(b.bytes) {
 			err = b.grow(2 * int64(n))
 		}
-		if err == io.EOF { //nolint:errorlint // an error that wraps it is a body cut short (TestCutBodyIsNotWhole)
+		if err == io.EOF { //nolint:errorlint // an error that wraps it is a body cut short (TestTruncatedBody_NotComplete)
 			return nil
 		}
 		if err != nil {

@@ -51,7 +51,7 @@ func end(t *testing.T, b *Bodies, body *Body) {
 
 // A client that announces a large body holds memory for the bytes that have arrived, not for the announced
 // length.
-func TestMemoryFollowsWhatCame(t *testing.T) {
+func TestBodyMemory_FollowsBytesReceived(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ announced, came, most int }{
 		{firstBuffer, 1, firstBuffer},
@@ -149,7 +149,7 @@ func TestReadAnnounced(t *testing.T) {
 }
 
 // A body that an upstream client may still be sending is never reused.
-func TestBodyThatIsStillReadIsNotUsedAgain(t *testing.T) {
+func TestBody_NotReusedWhileRead(t *testing.T) {
 	t.Parallel()
 	var b Bodies
 	const size = 1<<20 + 1<<19 // no other test has bodies of this class
@@ -214,7 +214,7 @@ func TestReadUnannounced_WithoutMemory(t *testing.T) {
 
 // Only io.EOF itself is the end: an error that wraps it means a body cut short, however much of it has
 // arrived.
-func TestCutBodyIsNotWhole(t *testing.T) {
+func TestTruncatedBody_NotComplete(t *testing.T) {
 	t.Parallel()
 	cut := fmt.Errorf("cut: %w", io.EOF)
 	for _, n := range []int{0, 10, minPooledBody, 100 << 10, 1 << 20} {

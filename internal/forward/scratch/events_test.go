@@ -18,7 +18,7 @@ func (e *Events) read(t *testing.T, v byte, k int) {
 	e.N += k
 }
 
-func TestEventBufferFollowsTheStream(t *testing.T) {
+func TestEventBuffer_Resizes(t *testing.T) {
 	t.Parallel()
 	var e Events
 	defer func() { e.Release() }()
@@ -50,7 +50,7 @@ func TestEventBufferFollowsTheStream(t *testing.T) {
 }
 
 // A stream with half an event in its buffer must not lose it when the buffer shrinks.
-func TestEventBufferKeepsHalfEvents(t *testing.T) {
+func TestEventBuffer_KeepsPartialEvents(t *testing.T) {
 	t.Parallel()
 	var e Events
 	defer func() { e.Release() }()
@@ -66,7 +66,7 @@ func TestEventBufferKeepsHalfEvents(t *testing.T) {
 	}
 }
 
-func TestEventBufferGrowsToTheLimit(t *testing.T) {
+func TestEventBuffer_GrowsToLimit(t *testing.T) {
 	t.Parallel()
 	var e Events
 	defer func() { e.Release() }()

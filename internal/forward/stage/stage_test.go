@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 )
 
-func TestStagesFollowEachOther(t *testing.T) {
+func TestStages_Consecutive(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	at := func(ms int) time.Time { return start.Add(time.Duration(ms) * time.Millisecond) }

@@ -87,7 +87,7 @@ func TestAddAndRemove(t *testing.T) {
 	}
 }
 
-func TestAddThatWaits(t *testing.T) {
+func TestAdd_Pending(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	address := testkit.FreePort(t)
@@ -232,7 +232,7 @@ func aProxy(t *testing.T) string {
 	return strings.TrimPrefix(srv.URL, "http://")
 }
 
-func TestEtcdAway(t *testing.T) {
+func TestEtcdUnavailable(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{}).Address())
@@ -322,7 +322,7 @@ func TestRoleOfOrphan(t *testing.T) {
 }
 
 // A change of both roles is refused for an engine with one role: it would write the other role, too.
-func TestBothOfOneRole(t *testing.T) {
+func TestBoth_EngineOfOneRole(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())

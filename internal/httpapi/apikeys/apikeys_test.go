@@ -74,7 +74,7 @@ func TestFile(t *testing.T) {
 }
 
 // A partially written file does not remove keys: the previous keys stay active.
-func TestFileThatIsBeingWritten(t *testing.T) {
+func TestKeyFile_PartiallyWritten(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "keys")
 	const was = "k1 team-a priority\nk2 team-b\n"

@@ -164,7 +164,7 @@ func TestRefusedAtTheLimit(t *testing.T) {
 }
 
 // A client beyond the limit is served once another connection has ended.
-func TestServedWhenAnotherEnds(t *testing.T) {
+func TestConnLimit_ServedWhenAnotherEnds(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, secure bool) {
 		s := open(t, secure, 1)

@@ -117,8 +117,8 @@ func TestBefore(t *testing.T) {
 	}
 }
 
-// TestBudget_AtOnce: the limit holds after many goroutines have added all their parts.
-func TestBudget_AtOnce(t *testing.T) {
+// TestBudget_Concurrent: the limit holds after many goroutines have added all their parts.
+func TestBudget_Concurrent(t *testing.T) {
 	t.Parallel()
 	b := indexmem.New(1 << 20)
 	var work sync.WaitGroup

@@ -251,9 +251,9 @@ func (c counted) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestReplayThatCannotBeHad: a failed replay is requested only once per connection,
+// TestReplay_Unavailable: a failed replay is requested only once per connection,
 // however many batches arrive meanwhile, and again on the next connection.
-func TestReplayThatCannotBeHad(t *testing.T) {
+func TestReplay_Unavailable(t *testing.T) {
 	t.Parallel()
 	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
 	var broken atomic.Bool

@@ -193,9 +193,9 @@ func TestFollow_MissedEvents(t *testing.T) {
 	}
 }
 
-// TestElsewhere: an engine cannot make the proxy connect to a forbidden
+// TestFollow_ForbiddenEndpoint: an engine cannot make the proxy connect to a forbidden
 // address. The cache of an engine that is not followed is unknown.
-func TestElsewhere(t *testing.T) {
+func TestFollow_ForbiddenEndpoint(t *testing.T) {
 	t.Parallel()
 	s := engine(t, "0.33.0")
 	in := usable(s, "one")

@@ -256,9 +256,9 @@ func TestReset_OtherEngine(t *testing.T) {
 	}
 }
 
-// TestAtOnce: requests query the index while events arrive and targets are
+// TestIndex_ConcurrentUse: requests query the index while events arrive and targets are
 // dropped, under the race detector. The index is correct in the end.
-func TestAtOnce(t *testing.T) {
+func TestIndex_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	x := kvindex.New(nil)
 	var engines []*engine

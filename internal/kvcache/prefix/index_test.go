@@ -29,7 +29,7 @@ func text(n, bytes int) string {
 	return string(b)
 }
 
-func TestBordersAreOfThePositionAlone(t *testing.T) {
+func TestBlockBoundaries_ByPosition(t *testing.T) {
 	t.Parallel()
 	whole := text(1, 300_000)
 	a := chain("m", whole)
@@ -123,7 +123,7 @@ func (m *model) longest(t int, c *Chain) int {
 	return c.Len()
 }
 
-func TestIndexAgainstAModel(t *testing.T) {
+func TestIndex_AgainstModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))

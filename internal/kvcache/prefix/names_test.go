@@ -34,7 +34,7 @@ func tokens(s string) []uint32 {
 }
 
 // Names never attributes to a prompt a block that is not in the prompt, whatever was learned before.
-func TestNamesAreNeverWrong(t *testing.T) {
+func TestNames_NoFalseBlocks(t *testing.T) {
 	t.Parallel()
 	const blockSize = 4
 	found := 0

@@ -166,7 +166,7 @@ func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {
 
 // The counts of targets equal the sums of their contents, in whatever order
 // prompts are noted, received and evicted. In the end, nothing remains.
-func TestNotedAndReceivedInAnyOrder(t *testing.T) {
+func TestIndex_CountsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(longform.Count(8, 20)) {
 		rng := rand.New(rand.NewPCG(seed, 2))

@@ -196,7 +196,7 @@ func TestSnapshotThenDiffs(t *testing.T) {
 }
 
 // Each entry is listed once a second, however many viewers there are, and never without viewers.
-func TestOneCollectorForAll(t *testing.T) {
+func TestViewers_ShareOneCollector(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		time.Sleep(10 * time.Second)
@@ -233,7 +233,7 @@ func TestOneCollectorForAll(t *testing.T) {
 	})
 }
 
-func TestSlowViewersAreSentAway(t *testing.T) {
+func TestSlowViewer_Disconnected(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, _ *stage, b *Board) {
 		slow, quick := join(t, b), join(t, b)
@@ -524,7 +524,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 }
 
 // Figures of other proxies that can no longer be read, because etcd is unavailable, are not shown as current.
-func TestFiguresOfAllProxiesBecomeOld(t *testing.T) {
+func TestFiguresOfAllProxies_Outdated(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		s.mu.Lock()

@@ -9,7 +9,7 @@ import (
 )
 
 // The feed describes the changes of an instance.
-func TestChangesInWords(t *testing.T) {
+func TestFeed_InstanceChanges(t *testing.T) {
 	t.Parallel()
 	with := func(change ...func(*instance.Instance)) *instance.Instance {
 		return member(instance.Decode, "a:1", change...)

@@ -56,7 +56,7 @@ func TestPage(t *testing.T) {
 }
 
 // The page loads nothing from other hosts, never parses text as HTML, and has no code in attributes.
-func TestPageHasNothingUnsafe(t *testing.T) {
+func TestPage_NoUnsafeContent(t *testing.T) {
 	t.Parallel()
 	body := newPage().body
 	for _, bad := range []string{

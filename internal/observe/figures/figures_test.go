@@ -244,7 +244,7 @@ func TestWindow(t *testing.T) {
 }
 
 // If the series of a model ends and that of another one begins, this is not taken for a restart of the proxy.
-func TestSeriesThatEnd(t *testing.T) {
+func TestSeries_End(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	tokens := prometheus.NewCounterVec(prometheus.CounterOpts{Name: figures.Tokens, Help: "h"}, []string{"model", "what"})

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
-func TestLevelChangesWhileTheLogIsUsed(t *testing.T) {
+func TestLevel_ConcurrentChange(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log, err := logging.New(&out, "warn", "text")

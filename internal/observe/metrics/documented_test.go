@@ -35,7 +35,7 @@ func (l *listing) MustRegister(list ...prometheus.Collector) {
 }
 
 // Every family is on the page.
-func TestEveryFamilyIsDocumented(t *testing.T) {
+func TestMetricFamilies_Documented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../../docs/reference/metrics.md")
 	require.NoError(t, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-func TestMembershipTellsOfEtcd(t *testing.T) {
+func TestMembership_EtcdMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
 	stops := false

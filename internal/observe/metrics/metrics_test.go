@@ -47,7 +47,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 // A request's times up to prefill count for the role prefill. This includes a
 // prefill without a KV transfer, so that decode served alone, and a pair whose
 // stream decode continued. A stored answer has neither a first token nor stages.
-func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
+func TestStages_ByRole(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})

@@ -208,9 +208,9 @@ func TestModels_LabelsAreBounded(t *testing.T) {
 	}
 }
 
-// TestModels_WithoutLabelsCostLittle: a snapshot checks once that
+// TestModels_FewLabelLookups: a snapshot checks once that
 // no label is free, not for each model of each instance.
-func TestModels_WithoutLabelsCostLittle(t *testing.T) {
+func TestModels_FewLabelLookups(t *testing.T) {
 	var models []string
 	for i := range 500 {
 		models = append(models, fmt.Sprint("model-", i))

@@ -9,7 +9,7 @@ import (
 )
 
 // A notice reports KV events that cannot be followed, with the reason.
-func TestDeaf(t *testing.T) {
+func TestKVEvents_NotFollowed(t *testing.T) {
 	t.Parallel()
 	f := newFleet(in(instance.Decode, "b:1"))
 	got := notice.View{

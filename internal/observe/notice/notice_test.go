@@ -88,7 +88,7 @@ func state(s instance.State) func(*instance.Instance) {
 	return func(i *instance.Instance) { i.Record.State = s }
 }
 
-func TestWordsOfTheMembership(t *testing.T) {
+func TestNotices_Membership(t *testing.T) {
 	t.Parallel()
 	const p, d = instance.Prefill, instance.Decode
 	none := 0
@@ -262,7 +262,7 @@ func alone(reason string) *forward.Entry {
 }
 
 // A notice reports consecutive decode-only requests until a pair serves one.
-func TestWordsOfRequests(t *testing.T) {
+func TestNotices_DecodeOnlyRequests(t *testing.T) {
 	t.Parallel()
 	f := newFleet(in(instance.Prefill, "a:1"), in(instance.Decode, "b:1"))
 	for range 4 {
@@ -291,7 +291,7 @@ func TestWordsOfRequests(t *testing.T) {
 
 // A notice reports an instance whose connector transfers nothing, until it does or the
 // engine restarts.
-func TestWordsOfHandovers(t *testing.T) {
+func TestNotices_NoTransfer(t *testing.T) {
 	t.Parallel()
 	bad, good, d := in(instance.Prefill, "10.0.0.1:8000"), in(instance.Prefill, "10.0.0.2:8000"), in(instance.Decode, "b:1")
 	f := newFleet(bad, good, d)
@@ -331,7 +331,7 @@ func TestWordsOfHandovers(t *testing.T) {
 }
 
 // The number and the length of notices are bounded.
-func TestWordsAreBounded(t *testing.T) {
+func TestNotices_Bounded(t *testing.T) {
 	t.Parallel()
 	var list []*instance.Instance
 	for i := range 50 {
@@ -354,7 +354,7 @@ func TestWordsAreBounded(t *testing.T) {
 	}
 }
 
-func TestCountsOfManyRequests(t *testing.T) {
+func TestCounts_ConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	p := in(instance.Prefill, "a:1")
 	f := newFleet(p, in(instance.Decode, "b:1"))

@@ -9,7 +9,7 @@ import (
 )
 
 // Keys of a former etcd that proxies keep are reported, because etcd, and so pdctl, lacks them.
-func TestKept(t *testing.T) {
+func TestKeptEntries_Reported(t *testing.T) {
 	t.Parallel()
 	f := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1"))
 	got := notice.View{

@@ -30,7 +30,7 @@ func openTo(t *testing.T, url string, out io.Writer) *Tracer {
 
 // Client input is truncated in a trace and always valid UTF-8: otherwise, the
 // spans that are sent with it would be lost. A query string is not included.
-func TestWhatClientsWriteIsBounded(t *testing.T) {
+func TestSpan_ClientTextBounded(t *testing.T) {
 	t.Parallel()
 	c := collector.Start(t)
 	tracer := openTo(t, c.URL, io.Discard)
@@ -63,7 +63,7 @@ func TestWhatClientsWriteIsBounded(t *testing.T) {
 // A collector that accepts a request and never answers delays nothing: neither traced
 // requests, even if more than fit in the queue, nor the end of the program. The log
 // reports that spans are dropped.
-func TestCollectorThatHangs(t *testing.T) {
+func TestCollector_Hangs(t *testing.T) {
 	t.Parallel()
 	asked, release := make(chan struct{}, 100), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
@@ -98,7 +98,7 @@ func TestCollectorThatHangs(t *testing.T) {
 }
 
 // The log has the start of the answer of a collector that refuses traces.
-func TestCollectorThatRefusesAtLength(t *testing.T) { //nolint:paralleltest // the log is that of the process
+func TestCollector_LongRefusal(t *testing.T) { //nolint:paralleltest // the log is that of the process
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "quota exceeded "+strings.Repeat("x", 1<<20), http.StatusInternalServerError)
 	}))

@@ -13,7 +13,7 @@ import (
 )
 
 // Disabled tracing, and a request that is not sampled, do not allocate.
-func TestOffAllocatesNothing(t *testing.T) { //nolint:paralleltest // it counts allocations
+func TestTracingOff_NoAllocations(t *testing.T) { //nolint:paralleltest // it counts allocations
 	var tracer *Tracer
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 	now, h, err := time.Now(), http.Header{}, errors.New("none")
@@ -100,7 +100,7 @@ func pair(tracer *Tracer, r *http.Request, now time.Time, h http.Header) {
 }
 
 // A request that is not sampled allocates only its Request and the header with the decision for the engines.
-func TestWhoIsNotChosenCostsLittle(t *testing.T) { //nolint:paralleltest // it counts allocations
+func TestNotSampled_FewAllocations(t *testing.T) { //nolint:paralleltest // it counts allocations
 	choose, sampler := share(0)
 	tracer := newTracer(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{}), sdktrace.WithSampler(sampler)), choose)
 	defer func() { _ = tracer.Close(t.Context()) }()

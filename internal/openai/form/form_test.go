@@ -44,10 +44,10 @@ func recordedForms(tb testing.TB) []recordedForm {
 	return list
 }
 
-// TestFormsAsVLLMReadsThem checks that the proxy reads a form as vLLM does, and that a form which
+// TestForms_SameAsVLLM checks that the proxy reads a form as vLLM does, and that a form which
 // vLLM refuses is refused by the proxy or by the engine. The forms in refusedHere are refused by
 // the proxy although vLLM accepts them: they are ambiguous, or control KV transfers.
-func TestFormsAsVLLMReadsThem(t *testing.T) {
+func TestForms_SameAsVLLM(t *testing.T) {
 	t.Parallel()
 	const oneDisposition, malformed, duplicate = "one Content-Disposition", "malformed header of a part", "duplicate parameter name"
 	refusedHere := map[string]string{

@@ -84,7 +84,7 @@ func TestSpecial(t *testing.T) {
 
 // Texts have every length, with every kind of byte at every position and alignment. The expected result does
 // not depend on plain.
-func TestEveryByteAtEveryPlace(t *testing.T) {
+func TestScan_EveryByteEveryPosition(t *testing.T) {
 	t.Parallel()
 	line := bytes.Repeat([]byte("p"), 64+200)
 	for n := range 201 {

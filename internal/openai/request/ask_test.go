@@ -93,7 +93,7 @@ func quoted(s string) string {
 	return string(b)
 }
 
-func TestNoEngineIsAskedAboutSteeringFields(t *testing.T) {
+func TestEngineQuery_NoSteeringFields(t *testing.T) {
 	t.Parallel()
 	for _, field := range steeringFields {
 		for how, body := range disguises(field) {
@@ -104,7 +104,7 @@ func TestNoEngineIsAskedAboutSteeringFields(t *testing.T) {
 	}
 }
 
-func TestEnginesAreAskedAboutPlainMistakes(t *testing.T) {
+func TestEngineQuery_PlainMistakes(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, body string

@@ -37,7 +37,7 @@ func TestNotUTF8(t *testing.T) {
 }
 
 // An error has the position and the kind of the defect in a string, whichever code path detects it.
-func TestWhereAStringIsWrong(t *testing.T) {
+func TestStringError_Position(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, end, message string

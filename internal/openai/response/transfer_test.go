@@ -7,7 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 )
 
-func TestHandoversAreHidden(t *testing.T) {
+func TestTransferParams_Hidden(t *testing.T) {
 	t.Parallel()
 	const kv = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
 	for _, tc := range []struct {

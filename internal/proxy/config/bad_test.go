@@ -171,7 +171,7 @@ func TestEmbeddedEtcdBeyondLoopback(t *testing.T) {
 	}
 }
 
-func TestMessageNamesTheSource(t *testing.T) {
+func TestError_NamesSource(t *testing.T) {
 	t.Parallel()
 	// A container platform may set this variable for a service that is called "pd".
 	_, err := load(t, map[string]string{"PD_PORT": "tcp://10.0.0.1:80"})
@@ -185,7 +185,7 @@ func TestMessageNamesTheSource(t *testing.T) {
 	}
 }
 
-func TestSecretsStayOutOfMessages(t *testing.T) {
+func TestError_OmitsSecrets(t *testing.T) {
 	t.Parallel()
 	_, err := load(t, map[string]string{
 		"PD_API_KEY": "s3cret-a\x01", "ADMIN_API_KEY": "s3cret b", "OPENAI_API_KEY": "s3cret\nc", "PD_ETCD_PASSWORD": "s3cret-d",

@@ -38,7 +38,7 @@ func patientConfig() *config.Proxy {
 
 // A Mooncake prefill engine whose record lacks engine ids is queried for them, also if
 // a flag sets the connector. A bootstrap server that does not answer is named.
-func TestBootstrapIsAsked(t *testing.T) {
+func TestBootstrap_Queried(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)
 	s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: fakevllm.Mooncake})
@@ -69,7 +69,7 @@ func TestBootstrapIsAsked(t *testing.T) {
 
 // A restarted engine is not reported as alive before its new ids are
 // known. An engine whose bootstrap server this proxy cannot reach is.
-func TestAnotherLifeWaits(t *testing.T) {
+func TestNewIncarnation_WaitsForEngineIDs(t *testing.T) {
 	t.Parallel()
 	p := NewProber(patientConfig(), netguard.Policy{}, nil)
 	p.idsLimit = 20 * time.Second

@@ -169,7 +169,7 @@ func TestQueuesOfOthers(t *testing.T) {
 
 // A recreated queue counts its refusals from 0, and one that is
 // listed again has its former count: neither changes the pressure.
-func TestQueueMadeAgain(t *testing.T) {
+func TestQueue_Recreated(t *testing.T) {
 	t.Parallel()
 	after := func(refused int64, absent bool) float64 {
 		return pressure(func(tick int) []instance.ListedQueue {
@@ -372,7 +372,7 @@ func TestWeightKeepsTheRole(t *testing.T) {
 
 // An ejected or sleeping engine is not moved, although it has the fewest
 // requests. It does not count as one that its role can spare, either.
-func TestEjectedEngineKeepsItsRole(t *testing.T) {
+func TestEjectedEngine_KeepsRole(t *testing.T) {
 	t.Parallel()
 	etcd := etcdtest.Start(t)
 	fleet(t, etcd, true)

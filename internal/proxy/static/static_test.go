@@ -48,7 +48,7 @@ func (refusedTxn) Commit() (*clientv3.TxnResponse, error) { return nil, errors.N
 
 // An instance that is no longer on the command line is removed even if another one cannot be
 // written. The removal is logged once, because the next attempt does not find the instance.
-func TestSync_LogsDroppedInstanceInSpiteOfAnError(t *testing.T) {
+func TestSync_LogsRemovalDespiteError(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	l := members.Layout(t)

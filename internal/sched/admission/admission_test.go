@@ -262,7 +262,7 @@ func TestFastPath(t *testing.T) {
 }
 
 // The learned share of uncached prompt tokens stays between 0 and 1, whatever engines report.
-func TestMissIsAShare(t *testing.T) {
+func TestCacheMissShare_InRange(t *testing.T) {
 	r := newRig(t, nil)
 	for _, uncached := range []int{-2000, 2000} {
 		for range 100 {
@@ -278,7 +278,7 @@ func TestMissIsAShare(t *testing.T) {
 
 // Requests that need not wait share a plan for about a second, also while Run is running.
 // A plan takes longer than everything else that the queue does for a request.
-func TestRunKeepsThePlan(t *testing.T) {
+func TestRun_SharesPlan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plans := 0
 		r := newRig(t, func(o *admission.Options, _ *rig) {
@@ -383,7 +383,7 @@ func TestBounds_OfKeys(t *testing.T) {
 }
 
 // No waiting request is evicted for one that would not fit even then.
-func TestBounds_RefusesNoneInVain(t *testing.T) {
+func TestBounds_RefusesOnlyIfUseful(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(o *admission.Options, _ *rig) { o.MaxBytes = 39 })
 	r.busy("m")
@@ -642,7 +642,7 @@ func TestShare_BacklogOfAnotherModel(t *testing.T) {
 
 // The tokens that wait in other proxies are computed from their backlog, which
 // includes outputs. They are known even for models without a queue in this proxy.
-func TestElsewhere(t *testing.T) {
+func TestWaitingTokens_OtherProxies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil) // cost of a request: 100 and twice 10
 	if got := r.Elsewhere(); len(got) != 0 {
@@ -780,7 +780,7 @@ func TestEntries(t *testing.T) {
 // An engine reports the same number of streams twice while requests wait there. It
 // then gets no more streams than that, until a report without waiting requests or a
 // restart. A time without a pick or a report does not change that.
-func TestSeatsOfDecode(t *testing.T) {
+func TestDecodeSlots(t *testing.T) {
 	var passedOver atomic.Bool
 	r := newRig(t, func(o *admission.Options, r *rig) {
 		o.TPOT = 0

@@ -268,7 +268,7 @@ func TestStartAfterAnotherProxy(t *testing.T) {
 }
 
 // The time after the last waiting request was dispatched or refused does not count.
-func TestMeter_LastOneLeaves(t *testing.T) {
+func TestMeter_LastRequestLeaves(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]func(*queue, *Request){
 		"leaves":  func(m *queue, r *Request) { m.leave(r) },

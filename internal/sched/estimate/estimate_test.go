@@ -126,7 +126,7 @@ func TestLearnsAndExplores(t *testing.T) {
 }
 
 // Decode-only is explored even if it is expected to be slower, but not if it would be far too slow.
-func TestExploresWhatMayBeBetter(t *testing.T) {
+func TestExplore_WorseWithinLimit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		queued float64

@@ -98,7 +98,7 @@ func TestShareIsByWeight(t *testing.T) {
 }
 
 // The properties of a list equal those of all its candidates, added one by one.
-func TestSomeIsAsAll(t *testing.T) {
+func TestCandidates_SomeSameAsAll(t *testing.T) {
 	t.Parallel()
 	for _, weights := range [][]int{{2}, {4, 4, 4}, {4, 4, 5}} {
 		list := fleet(weights...)

@@ -76,7 +76,7 @@ func turn(p Policy, list []Candidate, text []byte) (at, cached int, asked bool) 
 }
 
 // Evicted tokens are no longer expected in the cache; tokens computed for other proxies are.
-func TestKVAwareGoesByTheEngines(t *testing.T) {
+func TestKVAware_FollowsEngineEvents(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1)
 	x, engines := follow(t, list)
@@ -113,7 +113,7 @@ func TestKVAwareGoesByTheEngines(t *testing.T) {
 }
 
 // Tokens are requested only for repeated prompts, and not in every turn of a chat.
-func TestKVAwareAsksSeldom(t *testing.T) {
+func TestKVAware_FewQueries(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1)
 	x, engines := follow(t, list)
@@ -146,7 +146,7 @@ func TestKVAwareAsksSeldom(t *testing.T) {
 
 // If block names depend on more than the tokens, no block is
 // found. That does not mean that the caches are empty.
-func TestKVAwareDoesNotBelieveStrangers(t *testing.T) {
+func TestKVAware_UnknownBlockHashes(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1)
 	x, engines := follow(t, list)
@@ -162,7 +162,7 @@ func TestKVAwareDoesNotBelieveStrangers(t *testing.T) {
 }
 
 // Blocks of the base model are not those of its adapters.
-func TestKVAwareOfAnAdapter(t *testing.T) {
+func TestKVAware_Adapter(t *testing.T) {
 	t.Parallel()
 	list := fleet(1)
 	x, engines := follow(t, list)
@@ -190,7 +190,7 @@ func TestKVAwareOfAnAdapter(t *testing.T) {
 }
 
 // If some events of an engine were missed, it may have blocks that are not found.
-func TestKVAwareOfAnIncompleteIndex(t *testing.T) {
+func TestKVAware_IncompleteIndex(t *testing.T) {
 	t.Parallel()
 	list := fleet(1)
 	x, engines := follow(t, list)
@@ -215,7 +215,7 @@ func TestKVAwareOfAnIncompleteIndex(t *testing.T) {
 }
 
 // Block names are useless if an engine comes back with another block size.
-func TestKVAwareFollowsTheSizeOfBlocks(t *testing.T) {
+func TestKVAware_BlockSizeChange(t *testing.T) {
 	t.Parallel()
 	list := fleet(1)
 	x, engines := follow(t, list)
@@ -237,7 +237,7 @@ func TestKVAwareFollowsTheSizeOfBlocks(t *testing.T) {
 
 // Events of an engine that comes back with another block size are
 // used, even if it has stored no block when the candidates change.
-func TestKVAware_SizeOfBlocksAfterTheList(t *testing.T) {
+func TestKVAware_BlockSizeAfterList(t *testing.T) {
 	t.Parallel()
 	list := fleet(1)
 	x, engines := follow(t, list)
@@ -268,7 +268,7 @@ func TestKVAware_SizeOfBlocksAfterTheList(t *testing.T) {
 
 // The tokens of a request are an estimate. Its cached blocks are
 // counted in the same unit, however wrong that is.
-func TestKVAwareCountsByTheEstimate(t *testing.T) {
+func TestKVAware_UsesTokenEstimate(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1)
 	x, engines := follow(t, list)

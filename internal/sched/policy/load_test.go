@@ -53,7 +53,7 @@ func TestWeigh(t *testing.T) {
 }
 
 // End subtracts exactly what Begin added, whatever Weigh does meanwhile.
-func TestWeighBesideLegs(t *testing.T) {
+func TestWeigh_ConcurrentLegs(t *testing.T) {
 	t.Parallel()
 	l := &Load{}
 	var all sync.WaitGroup
@@ -76,7 +76,7 @@ func TestWeighBesideLegs(t *testing.T) {
 }
 
 // A candidate that only other proxies use is not taken for idle, whatever the number of candidates.
-func TestLoadOfOthersCounts(t *testing.T) {
+func TestLoad_OfOtherProxies(t *testing.T) {
 	t.Parallel()
 	for name, make := range map[string]func(Options) Policy{"least_loaded": newLeastLoaded, "power_of_two": newPowerOfTwo} {
 		for _, n := range []int{2, 100} {

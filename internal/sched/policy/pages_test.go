@@ -19,7 +19,7 @@ func read(t *testing.T, file string) string {
 }
 
 // Every policy has a page with the same sections. The overview lists every policy, and fits on a screen.
-func TestEveryPolicyHasAPage(t *testing.T) {
+func TestPolicies_Documented(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")
 	which := read(t, filepath.Join(docs, "policies.md"))
@@ -44,7 +44,7 @@ func TestEveryPolicyHasAPage(t *testing.T) {
 }
 
 // Every score in a policy's explanation is on its page.
-func TestEveryScoreIsOnThePage(t *testing.T) {
+func TestScores_Documented(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds() {
 		h, names := newHistory(t, k), map[string]bool{}

@@ -28,7 +28,7 @@ func asking(parts ...[]byte) Request {
 	return Request{Role: instance.Prefill, Model: "m", Prompt: p, Tokens: len(p) / 4}
 }
 
-func TestPrefixFindsWhatWasComputed(t *testing.T) {
+func TestPrefix_FindsComputed(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1, 1)
 	p := newPrefix(Options{})
@@ -60,7 +60,7 @@ func TestPrefixFindsWhatWasComputed(t *testing.T) {
 }
 
 // Waiting work on an instance can outweigh its cache.
-func TestPrefixLeavesWhoIsBusy(t *testing.T) {
+func TestPrefix_LeavesBusyInstance(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		weight  float64
@@ -80,7 +80,7 @@ func TestPrefixLeavesWhoIsBusy(t *testing.T) {
 
 // A new incarnation of an instance has an empty cache. An instance
 // that was absent for a short time still has its cache.
-func TestPrefixForgetsWithTheEngine(t *testing.T) {
+func TestPrefix_NewIncarnationIsEmpty(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	p := newPrefix(Options{Now: func() time.Time { return now }})
@@ -133,7 +133,7 @@ func TestPrefixForgetsWithTheEngine(t *testing.T) {
 
 // Proxies that publish their placements to each other find the instance of a chat
 // for its next turn, and predict its cached tokens, as a single proxy would.
-func TestPrefixAgrees(t *testing.T) {
+func TestPrefix_SeveralProxies(t *testing.T) {
 	t.Parallel()
 	proxies, placements := make([]Policy, 4), make([]*prefix.Placements, 4)
 	for i := range proxies {
@@ -173,7 +173,7 @@ func TestPrefixAgrees(t *testing.T) {
 }
 
 // The tools and the cache salt precede the messages.
-func TestPrefixReadsTheHead(t *testing.T) {
+func TestPrefix_ToolsAndSalt(t *testing.T) {
 	t.Parallel()
 	p, list := newPrefix(Options{}), fleet(1, 1)
 	r := asking(prompt(1, 4096))
@@ -192,7 +192,7 @@ func TestPrefixReadsTheHead(t *testing.T) {
 	}
 }
 
-func TestPrefixLeavesShortPromptsToOthers(t *testing.T) {
+func TestPrefix_ShortPrompts(t *testing.T) {
 	t.Parallel()
 	if at, _ := newPrefix(Options{}).Choose(All(fleet(1, 1)), asking([]byte("hello"))); at != -1 {
 		t.Errorf("chose %d", at)

@@ -37,7 +37,7 @@ func TestRoundRobinByWeight(t *testing.T) {
 
 // Requests with different candidates arrive in a fixed order, as when prefill
 // instances of two dialects take turns: no candidate is preferred.
-func TestRoundRobinIsNotLedByTheOrderOfRequests(t *testing.T) {
+func TestRoundRobin_MixedCandidates(t *testing.T) {
 	t.Parallel()
 	list := fleet(1, 1, 1, 1)
 	p, got := newRoundRobin(Options{}), make([]float64, 4)

@@ -23,7 +23,7 @@ func parts(of []int, n int) []float64 {
 	return got
 }
 
-func TestSessionNeedsOne(t *testing.T) {
+func TestSession_Missing(t *testing.T) {
 	t.Parallel()
 	if i, _ := newSession(Options{}).Choose(All(fleet(1, 1)), Request{}); i != -1 {
 		t.Errorf("without a session it chose %d", i)
@@ -71,7 +71,7 @@ func TestSessionsStay(t *testing.T) {
 }
 
 // A candidate in slow start gets its sessions at once.
-func TestSessionsOfOneThatStarts(t *testing.T) {
+func TestSession_SlowStart(t *testing.T) {
 	t.Parallel()
 	list := fleet(100, 100, 100)
 	c := Some(list, make([]Choice, 0, 3), false)

@@ -118,7 +118,7 @@ func TestTentativeChangesNothing(t *testing.T) {
 }
 
 // A confirmed choice equals one without confirmation.
-func TestConfirmedIsAsChosen(t *testing.T) {
+func TestConfirm_SameAsChoose(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds() {
 		if k.Draws {
@@ -146,7 +146,7 @@ func TestConfirmedIsAsChosen(t *testing.T) {
 }
 
 // A policy records nothing for candidates that it has forgotten.
-func TestConfirmedTooLate(t *testing.T) {
+func TestConfirm_RemovedInstance(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	p := newPrefix(Options{Now: func() time.Time { return now }})

@@ -8,7 +8,7 @@ import (
 
 // The scores are those of the reference proxy: a prefill request of 1,000 bytes scores
 // 1000/4 · 0.0345 + 120.0745 = 128.6995, a decode request its length.
-func TestScoreIsThatOfTheReference(t *testing.T) {
+func TestScore_MatchesReference(t *testing.T) {
 	t.Parallel()
 	if got := scoreOf(instance.Prefill, 1000); got != 128_699_500 {
 		t.Errorf("prefill: %d", got)

@@ -257,7 +257,7 @@ func TestReload(t *testing.T) {
 
 // A partially written file does not become active: with half of
 // the authorities, clients of the others would be refused.
-func TestFilesThatAreBeingWritten(t *testing.T) {
+func TestReload_PartiallyWrittenFile(t *testing.T) {
 	t.Parallel()
 	old, ours := testkit.NewAuthority(t, "old"), testkit.NewAuthority(t, "ours")
 	both := testkit.Certificate{CN: "server", Hosts: []string{"127.0.0.1"}}
@@ -319,7 +319,7 @@ func TestUnusableFiles(t *testing.T) {
 
 // Files that no peer accepts, or that accept no peer, do not replace others.
 // They are reported if present at the start. One valid authority is enough.
-func TestFilesThatAreNotValid(t *testing.T) {
+func TestReload_InvalidFiles(t *testing.T) {
 	t.Parallel()
 	a := testkit.NewAuthority(t, "ours")
 	expired, _ := a.Issue("expired", testkit.Certificate{CN: "expired", From: -2 * time.Hour, Until: -time.Hour})

@@ -87,7 +87,7 @@ func TestChunksWritten(t *testing.T) {
 }
 
 // A full destination leaves the rest for the next call.
-func TestChunksIntoLittleRoom(t *testing.T) {
+func TestChunks_FullDestination(t *testing.T) {
 	t.Parallel()
 	var d ChunkDecoder
 	src := []byte("3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")

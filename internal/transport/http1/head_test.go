@@ -50,7 +50,7 @@ func TestSplitHead(t *testing.T) {
 	}
 }
 
-func TestFieldsTaken(t *testing.T) {
+func TestFieldsAccepted(t *testing.T) {
 	t.Parallel()
 	const fields = "date: now\r\nX-rEQUEST-iD:a\r\nset-cookie: \t a \t\r\nSet-Cookie: b\r\nSET-COOKIE: c\r\nx-empty:\r\ncontent-length:  07 \r\nconnection: x, Close ,KEEP-alive\r\n"
 	in := []byte(fields)

@@ -65,7 +65,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-func TestControlStopsADialAfterResolution(t *testing.T) {
+func TestControl_StopsDialAfterResolution(t *testing.T) {
 	t.Parallel()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -35,8 +35,8 @@ func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	return ours, accepted.(*net.TCPConn)
 }
 
-// TestBothWays sends more bytes than all buffers on the path can hold, in pieces of many sizes.
-func TestBothWays(t *testing.T) {
+// TestReadWrite_BeyondBuffers sends more bytes than all buffers on the path can hold, in pieces of many sizes.
+func TestReadWrite_BeyondBuffers(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{0, 1, 1000, 64 << 10, 64<<10 + 1, 96 << 10, 96<<10 + 1, 1 << 20, 32 << 20} {
 		ours, peer := pair(t)

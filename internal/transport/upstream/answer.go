@@ -169,7 +169,7 @@ func (a *answer) Close() error {
 
 // release returns the connection to the pool. If ctx has ended, its AfterFunc may
 // still close the connection later, so the connection is not reused
-// (TestEndedContextCostsTheConnection).
+// (TestEndedContext_ClosesConnection).
 func (a *answer) release(reusable bool) {
 	c := a.conn
 	a.conn = nil

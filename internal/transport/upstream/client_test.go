@@ -269,7 +269,7 @@ func TestStaleConnection_Once(t *testing.T) {
 	})
 }
 
-func TestStaleThenGone(t *testing.T) {
+func TestStaleConnection_EngineGone(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		ln := testkit.Listen(t)
@@ -300,7 +300,7 @@ func TestStaleThenGone(t *testing.T) {
 	})
 }
 
-func TestCauseOfAnEndedContext(t *testing.T) {
+func TestContextCause(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		why := errors.New("our deadline")
@@ -340,7 +340,7 @@ func TestCauseOfAnEndedContext(t *testing.T) {
 	})
 }
 
-func TestRedirectsAreNotFollowed(t *testing.T) {
+func TestRedirects_NotFollowed(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {

@@ -14,7 +14,7 @@ const (
 	// maxRetryWait bounds the time before another connection is dialled in parallel to
 	// the first. Linux retransmits a lost SYN after 1 s (RFC 6298, 2.1), which is the
 	// default --connect-timeout: one lost packet would fail the dial
-	// (TestLostPacketOfAConnect).
+	// (TestDial_LostSYN).
 	maxRetryWait = 300 * time.Millisecond
 	// maxTries bounds the number of dials for one connection.
 	maxTries = 3

@@ -94,7 +94,7 @@ func (l *lossy) connecting() (ports []int) {
 }
 
 // A lost SYN does not fail the dial: another connection is tried before the timeout.
-func TestLostPacketOfAConnect(t *testing.T) {
+func TestDial_LostSYN(t *testing.T) {
 	t.Parallel()
 	if last := upstream.NewDialer(upstream.Options{}).LastTry(); last < 500*time.Millisecond || last > 700*time.Millisecond {
 		t.Errorf("the last try begins after %s of the default second", last)
@@ -128,7 +128,7 @@ func TestLostPacketOfAConnect(t *testing.T) {
 }
 
 // A dial without an answer is a timeout, and leaks no socket.
-func TestConnectWithoutAnAnswer(t *testing.T) {
+func TestDial_Unanswered(t *testing.T) {
 	t.Parallel()
 	forEachDialing(t, func(t *testing.T, open opener) {
 		l := newLossy(t)

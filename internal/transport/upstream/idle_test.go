@@ -57,7 +57,7 @@ func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 func (p *Pool) ageIdle() { p.started = p.started.Add(-2 * p.opts.IdleTimeout) }
 
 // A connection is reused for the same incarnation of an instance, until Forget is called or it is too old.
-func TestPoolKeepsUpWithItsInstance(t *testing.T) {
+func TestPool_ReusePerIncarnation(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t, "a", (*httptest.Server).Start)
 	p := NewPool(Options{IdleTimeout: time.Hour}.Patient())
@@ -100,7 +100,7 @@ func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 
 // A request goes only to its instance's address, and over TLS only if the instance has
 // scheme https.
-func TestPoolNeverSendsElsewhere(t *testing.T) {
+func TestPool_OnlyToInstanceAddress(t *testing.T) {
 	t.Parallel()
 	a, b := startCounting(t, "a", (*httptest.Server).Start), startCounting(t, "b", (*httptest.Server).Start)
 	secret := startCounting(t, "secret", (*httptest.Server).StartTLS)

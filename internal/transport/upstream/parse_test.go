@@ -80,7 +80,7 @@ func readAllBy(r io.Reader, size int) ([]byte, error) {
 
 const chunkedHead = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-func TestAnswersTaken(t *testing.T) {
+func TestAnswersAccepted(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 9000)
 	for _, tc := range []struct {
@@ -240,7 +240,7 @@ func TestSurplusInADirectRead(t *testing.T) {
 
 // Once the context has ended, its callback may close the connection at any
 // time: the answer is read completely, but the connection is not reused.
-func TestEndedContextCostsTheConnection(t *testing.T) {
+func TestEndedContext_ClosesConnection(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{true, false} {
 		p := NewPool(Options{}.Patient())

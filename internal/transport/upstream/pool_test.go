@@ -73,7 +73,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	}
 }
 
-func TestANewIncarnationDropsTheOldConnections(t *testing.T) {
+func TestPool_NewIncarnationClosesIdle(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t)
 	p := newPool(t, upstream.Options{IdleTimeout: time.Hour})
@@ -134,7 +134,7 @@ func TestForgetAndClose(t *testing.T) {
 
 // Bytes that an engine sends before a request, and a close by the engine, are detected before
 // the connection is reused. No request is lost, and no answer goes to another request.
-func TestIdleConnectionIsChecked(t *testing.T) {
+func TestIdleConnection_Checked(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, how string

@@ -18,7 +18,7 @@ import (
 )
 
 // Requests in any number of pieces arrive unchanged, whether the socket accepts them at once or in parts.
-func TestPiecesArriveInOrder(t *testing.T) {
+func TestRequestPieces_InOrder(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name       string

@@ -42,7 +42,7 @@ const goodAnswers = 32
 
 // An unsolicited response directly after another one is not returned to the next
 // request, regardless of the number of good responses before it.
-func TestUnaskedAnswerBehindAnother(t *testing.T) {
+func TestUnsolicitedAnswer_AfterAnother(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
 	in := numberingServer(t, func(n int) (string, bool) {
@@ -63,7 +63,7 @@ func TestUnaskedAnswerBehindAnother(t *testing.T) {
 
 // A later unsolicited response is not returned to the next request, which may be
 // another client's.
-func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
+func TestUnsolicitedAnswer_BeforeNextRequest(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
 	ln := testkit.Listen(t)

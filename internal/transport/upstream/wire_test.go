@@ -46,7 +46,7 @@ func fetch(ctx context.Context, c upstream.Client, r *upstream.Request) (*upstre
 }
 
 // The responses of net/http's server are read correctly, on as few connections as possible.
-func TestAgainstTheStandardServer(t *testing.T) {
+func TestStandardServerResponses(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		mux := http.NewServeMux()
@@ -143,7 +143,7 @@ const uvicornHead = "HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\ns
 
 // uvicorn sends lower-case names, one event per chunk and the last
 // chunk in a separate segment, and closes idle connections.
-func TestAgainstAServerLikeUvicorn(t *testing.T) {
+func TestUvicornResponses(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		closed := make(chan struct{})
@@ -191,7 +191,7 @@ func TestAgainstAServerLikeUvicorn(t *testing.T) {
 }
 
 // Read returns the available bytes and does not wait for more.
-func TestEventsArriveOneByOne(t *testing.T) {
+func TestRead_ReturnsAvailableBytes(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		next := make(chan string)
@@ -370,7 +370,7 @@ func TestBadRequests(t *testing.T) {
 }
 
 // The client decides the framing, whatever the caller's header contains.
-func TestFramingIsNotTheCallers(t *testing.T) {
+func TestFraming_IgnoresCallerHeader(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)
 	in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {

@@ -30,7 +30,7 @@ func prompt(n int) [][]int {
 	return [][]int{ids}
 }
 
-func TestPlacesInTheBatch(t *testing.T) {
+func TestBatch_Slots(t *testing.T) {
 	t.Parallel()
 	c := core(engine.Config{MaxRunning: 1})
 	first, _, _ := request(c)
@@ -93,7 +93,7 @@ func TestPrefill(t *testing.T) {
 }
 
 // A request that waits for blocks ends expired leases, and stops when its engine dies.
-func TestRoomNeverComes(t *testing.T) {
+func TestPrefill_CapacityNeverFrees(t *testing.T) {
 	t.Parallel()
 	c := core(engine.Config{CacheBlocks: 3})
 	holder, _, _ := request(c)

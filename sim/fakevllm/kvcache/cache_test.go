@@ -61,7 +61,7 @@ func TestHits(t *testing.T) {
 	}
 }
 
-func TestNothingIsFoundBeforeItIsComputed(t *testing.T) {
+func TestCache_FindsOnlyComputed(t *testing.T) {
 	t.Parallel()
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
 	first, second := c.TryTake(ids(1, 33), ""), c.TryTake(ids(1, 33), "")
@@ -97,7 +97,7 @@ func TestLeastRecentlyUsed(t *testing.T) {
 	}
 }
 
-func TestNoRoom(t *testing.T) {
+func TestCacheFull(t *testing.T) {
 	t.Parallel()
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 4})
 	a := c.TryTake(ids(1, 48), "")

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 )
 
-func TestEveryWordIsItsOwnToken(t *testing.T) {
+func TestTokenize_OneTokenPerWord(t *testing.T) {
 	t.Parallel()
 	for id := model.FirstTextToken; id < model.FirstByte; id++ {
 		word := string(model.AppendWord(nil, id))

@@ -17,7 +17,7 @@ func reply(id string) *answer.Reply {
 }
 
 // A conversation goes on from an answer that was kept, and from no other.
-func TestConversationGoesOn(t *testing.T) {
+func TestConversationContinues(t *testing.T) {
 	t.Parallel()
 	s := responses.New()
 	ln := new(answer.Lane)

@@ -78,7 +78,7 @@ func TestServer_RestartKeepsTLS(t *testing.T) {
 	_ = c.Close()
 }
 
-func TestClusterSurvivesItsLeader(t *testing.T) {
+func TestCluster_LeaderKilled(t *testing.T) {
 	t.Parallel()
 	c := etcdtest.StartCluster(t, 3)
 	leader := c.Leader()

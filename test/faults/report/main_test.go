@@ -36,7 +36,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func TestMatrixIsWhole(t *testing.T) {
+func TestMatrix_Complete(t *testing.T) {
 	t.Parallel()
 	seen := map[int]bool{}
 	for _, l := range matrix() {

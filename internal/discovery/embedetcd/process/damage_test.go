@@ -102,7 +102,7 @@ func TestDamagedFiles(t *testing.T) {
 }
 
 // A first start that was interrupted before anything was written is no damage.
-func TestFirstStartThatWasCut(t *testing.T) {
+func TestFirstStart_Interrupted(t *testing.T) {
 	t.Parallel()
 	cfg, _ := config(t, t.TempDir())
 	cfg.ListenClient = testkit.FreePort(t)

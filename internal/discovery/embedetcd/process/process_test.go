@@ -181,7 +181,7 @@ func TestStart_ListenerFails(t *testing.T) {
 const envParent = "PDMESH_TEST_ETCD_PARENT"
 
 // The etcd ends with its proxy, even if the proxy is killed.
-func TestEndsWithItsProxy(t *testing.T) {
+func TestEtcd_ExitsWithProxy(t *testing.T) {
 	if dir := os.Getenv(envParent); dir != "" {
 		if _, err := process.Start(t.Context(), process.Config{ListenClient: "127.0.0.1:0", DataDir: dir, Prefix: "/pd", Log: logrus.New()}); err != nil {
 			t.Fatal(err)
@@ -193,7 +193,7 @@ func TestEndsWithItsProxy(t *testing.T) {
 	dir := t.TempDir()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	parent := exec.Command(self, "-test.run=^TestEndsWithItsProxy$")
+	parent := exec.Command(self, "-test.run=^TestEtcd_ExitsWithProxy$")
 	parent.Env = append(os.Environ(), envParent+"="+dir)
 	out := new(testkit.Buffer)
 	parent.Stdout = out

@@ -52,7 +52,7 @@ func TestNoDescriptors(t *testing.T) {
 
 // A limit of file descriptors that is too low for etcd is not
 // reported as damaged files, which the operator should move away.
-func TestStart_LimitIsNoDamage(t *testing.T) {
+func TestStart_DescriptorLimitNotDamage(t *testing.T) {
 	const name = "PD_TEST_LIMITED_DIR"
 	if dir := os.Getenv(name); dir != "" { // the process with the limit
 		cfg, _ := config(t, dir)
@@ -68,7 +68,7 @@ func TestStart_LimitIsNoDamage(t *testing.T) {
 	t.Parallel()
 	cfg, _ := config(t, t.TempDir())
 	start(t, cfg).Close()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -n 140 && exec "$0" -test.run '^TestStart_LimitIsNoDamage$'`, os.Args[0])
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -n 140 && exec "$0" -test.run '^TestStart_DescriptorLimitNotDamage$'`, os.Args[0])
 	cmd.Env = append(os.Environ(), name+"="+cfg.DataDir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
