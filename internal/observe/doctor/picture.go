@@ -45,11 +45,11 @@ func Checks() []Check {
 		}},
 		{"proxy", "each proxy follows the membership and renews its presence", (*Picture).proxies},
 		{"serving", "each proxy has instances that can serve requests", func(p *Picture, r *report) { p.Proxies.notServing(r) }},
-		{"rejected", "values in etcd that cannot be used", func(p *Picture, r *report) {
+		{"rejected", "unusable values in etcd", func(p *Picture, r *report) {
 			p.Members.rejected(p.Etcd.Root, p.Proxies.connector(), r)
 			p.Members.limits(r)
 		}},
-		{"conflict", "one address or engine that is registered twice", func(p *Picture, r *report) { p.Agents.conflicts(r); p.Members.twice(r) }},
+		{"conflict", "addresses or engines that are registered twice", func(p *Picture, r *report) { p.Agents.conflicts(r); p.Members.twice(r) }},
 		{"model", "engines that serve another model than they should", (*Picture).models},
 		{"engine", "engines that are down, whose bootstrap server does not answer, that proxies cannot verify or have ejected, or that do not answer from here (--probe)", func(p *Picture, r *report) { p.Members.engines(p.Proxies, r) }},
 		{"slow", "instances that take three times as long as the others of their role and model: for a token (decode), or for a prompt (prefill)", func(p *Picture, r *report) { p.Members.slow(r) }},
