@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -202,6 +204,25 @@ func TestMissingProgram(t *testing.T) {
 	_, err := f.Start(t.Context(), fleet.Spec{Name: "none", Program: "no-such-program"})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v, want ErrNotExist", err)
+	}
+}
+
+// A process does nothing any more when Signal has returned, also on a busy machine.
+func TestSignal_AwaitsStop(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("needs /proc")
+	}
+	f := newFleet(t, fleet.Options{})
+	p, err := f.Start(t.Context(), fleet.Spec{Name: "busy", Program: "/bin/sh", Args: []string{"-c", "while :; do :; done"}})
+	require.NoError(t, err)
+	for range 20 {
+		require.NoError(t, p.Signal(syscall.SIGSTOP))
+		stat := string(testkit.ReadFile(t, fmt.Sprintf("/proc/%d/stat", p.PID())))
+		if !strings.Contains(stat, ") T ") {
+			t.Errorf("it runs: %s", stat)
+		}
+		require.NoError(t, p.Signal(syscall.SIGCONT))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -65,10 +66,7 @@ func (p *Process) Err() error {
 
 // LogTail returns the last lines of the output, from at most its last 32 KiB.
 func (p *Process) LogTail(lines int) string {
-	raw, err := os.ReadFile(p.log)
-	if err != nil {
-		return ""
-	}
+	raw, _ := os.ReadFile(p.log) // none: no lines
 	const window = 32 << 10
 	raw = raw[max(0, len(raw)-window):]
 	all := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")
@@ -78,13 +76,35 @@ func (p *Process) LogTail(lines int) string {
 // LogFile returns the path of the log file.
 func (p *Process) LogFile() string { return p.log }
 
-// Signal sends a signal. It returns nil if the process has already ended.
+// Signal sends a signal. It returns nil if the process has already ended. SIGSTOP is awaited, see AwaitStop.
 func (p *Process) Signal(sig os.Signal) error {
 	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("signal %s: %w", p.name, err)
 	}
+	if sig == syscall.SIGSTOP {
+		AwaitStop(p.PID())
+	}
 	return nil
 }
+
+// AwaitStop waits until all threads of processes that got SIGSTOP have stopped, at most 10 s: on a busy
+// machine, threads run for a while after the signal, and can still answer requests. It returns at once on
+// systems without /proc.
+func AwaitStop(pids ...int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, pid := range pids {
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid)) // no new ones after the signal
+		for _, thread := range threads {
+			for stat, _ := os.ReadFile(thread); running.Match(stat) && sleep.For(ctx, time.Millisecond); {
+				stat, _ = os.ReadFile(thread)
+			}
+		}
+	}
+}
+
+// running matches the state of a thread in proc(5) that has neither stopped nor ended.
+var running = regexp.MustCompile(`\) [RSDI]`)
 
 // Kill sends SIGKILL, as a crash would, and waits until the process has ended.
 func (p *Process) Kill() error {

@@ -54,15 +54,7 @@ func (s *Systemd) Messages() []string {
 
 // Count reports how many lines of messages begin so.
 func (s *Systemd) Count(what string) int {
-	n := 0
-	for _, m := range s.Messages() {
-		for line := range strings.SplitSeq(m, "\n") {
-			if strings.HasPrefix(line, what) {
-				n++
-			}
-		}
-	}
-	return n
+	return strings.Count("\n"+strings.Join(s.Messages(), "\n"), "\n"+what)
 }
 
 // Await waits until that many lines begin so.

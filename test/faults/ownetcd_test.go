@@ -78,6 +78,9 @@ func signal(t testing.TB, sig syscall.Signal, pids ...int) {
 			t.Fatalf("%s to %d: %v", sig, pid, err)
 		}
 	}
+	if sig == syscall.SIGSTOP {
+		fleet.AwaitStop(pids...)
+	}
 }
 
 // awaitEtcdExits waits until the proxy's status has counted n exits of the embedded etcd, and its reason

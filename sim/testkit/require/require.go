@@ -2,6 +2,7 @@
 package require
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -17,12 +18,7 @@ func NoError(t testing.TB, err error) {
 // Contains fails the test if a text does not contain all of the parts.
 func Contains(t testing.TB, text string, parts ...string) {
 	t.Helper()
-	var missing []string
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			missing = append(missing, part)
-		}
-	}
+	missing := slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return strings.Contains(text, part) })
 	if len(missing) > 0 {
 		t.Fatalf("%q are not in\n%s", missing, text)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
@@ -77,6 +78,9 @@ func signal(t *testing.T, dir string, sig syscall.Signal) {
 		t.Fatalf("no etcd works in %s", dir) // the signal would go to our process group
 	}
 	require.NoError(t, syscall.Kill(id, sig))
+	if sig == syscall.SIGSTOP {
+		fleet.AwaitStop(id)
+	}
 }
 
 func runs(h *process.Host) func() error {
