@@ -88,13 +88,20 @@ type queue struct {
 }
 
 func newQueue(e sdktrace.SpanExporter, report func(error)) *queue {
-	limit, err := strconv.Atoi(os.Getenv("OTEL_BSP_MAX_QUEUE_SIZE"))
-	if err != nil {
-		limit = sdktrace.DefaultMaxQueueSize
-	}
+	limit := positive("OTEL_BSP_MAX_QUEUE_SIZE", sdktrace.DefaultMaxQueueSize)
+	batch := min(limit, positive("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", sdktrace.DefaultMaxExportBatchSize))
 	q := &queue{limit: int64(limit), report: report}
-	q.SpanProcessor = sdktrace.NewBatchSpanProcessor(exporter{e, q}, sdktrace.WithMaxQueueSize(limit))
+	q.SpanProcessor = sdktrace.NewBatchSpanProcessor(exporter{e, q}, sdktrace.WithMaxQueueSize(limit), sdktrace.WithMaxExportBatchSize(batch))
 	return q
+}
+
+// positive returns the number in a variable, or usual if it is not a number above 0. The SDK panics if one of
+// its sizes is negative.
+func positive(name string, usual int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 {
+		return n
+	}
+	return usual
 }
 
 // OnEnd implements sdktrace.SpanProcessor.

@@ -10,6 +10,8 @@ import (
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Disabled tracing, and a request that is not sampled, do not allocate.
@@ -56,6 +58,13 @@ func TestOpenWithoutACollector(t *testing.T) {
 			t.Error(protocol, tracer, err)
 		}
 		_ = tracer.Close(t.Context())
+	}
+	for _, size := range []string{"-1", "0", "many"} { // the defaults apply
+		t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", size)
+		t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", size)
+		tracer, err := Open(t.Context(), Options{})
+		require.NoError(t, err)
+		require.NoError(t, tracer.Close(t.Context()))
 	}
 	t.Setenv("OTEL_SDK_DISABLED", "true")
 	if tracer, err := Open(t.Context(), Options{}); tracer != nil || err != nil {
