@@ -27,15 +27,18 @@ func TestModel(t *testing.T) {
 	r.want(0, "models/org/chat: unchanged\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial")
 	r.want(0, "models/qwen: set for 1h0m0s\n", "model", "route", "qwen=90:qwen{tier in (stable,x)},10:qwen{tier=canary},0:org/new", "--sticky", "key", "--for", "1h")
 	r.want(1, "", "model", "route", "org/new=old")
+	r.ok("model", "route", "alias=absent")
 	if got := regexp.MustCompile(`ends in (59|60)m`).ReplaceAllString(r.ok("model", "ls"), "ends in 1h"); got != `NAME      TARGET                    WEIGHT  REQUESTS  SHARE  PREFILL  DECODE  STICKY   NOTE
+alias     absent                       100  -         -            0       0  session  no usable instance
 org/chat  org/new                       70  -         -            1       0  session  trial
-org/chat  old:8b                        30  -         -            0       0  session  no usable instance: its share goes to the others
+org/chat  old:8b                        30  -         -            0       0  session  no usable instance
 qwen      qwen{tier in (stable,x)}      90  -         -            1       1  key      ends in 1h
-qwen      qwen{tier=canary}             10  -         -            0       0  key      no usable instance: its share goes to the others; ends in 1h
+qwen      qwen{tier=canary}             10  -         -            0       0  key      no usable instance; ends in 1h
 qwen      org/new                        0  -         -            1       0  key      ends in 1h
 ` {
 		t.Error(got)
 	}
+	r.ok("model", "rm", "alias")
 	// Proxies count requests. A proxy that does not answer is named.
 	addresses := map[string]string{}
 	for id, requests := range map[string]string{"p1": "7", "p2": "1", "gone": ""} {

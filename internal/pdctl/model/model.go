@@ -217,8 +217,8 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 			if all > 0 {
 				share = fmt.Sprintf("%.1f %%", 100*float64(t.Requests)/float64(all))
 			}
-			if t.Prefill+t.Decode == 0 && len(r.Targets) > 1 && r.Problem == "" {
-				text = "no usable instance: its share goes to the others"
+			if t.Prefill+t.Decode == 0 && r.Problem == "" {
+				text = "no usable instance"
 			}
 			table.AppendRow([]any{r.Name, t.Target, t.Weight, count, share, t.Prefill, t.Decode, r.Sticky, cmp.Or(instance.JoinReasons(text, end), "-")})
 		}
