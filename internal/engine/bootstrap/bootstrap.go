@@ -73,7 +73,7 @@ func query(ctx context.Context, c *http.Client, address string) (map[string]stri
 	req.Header.Set(instance.ProbeHeader, "1")
 	resp, err := client(c).Do(req)
 	if err != nil {
-		return nil, err
+		return nil, errors.Unwrap(err) // without the URL, which repeats the address
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBytes+1))
