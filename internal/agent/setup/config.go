@@ -366,7 +366,7 @@ func (r *reader) checkTimes(c *Config) {
 		{"stop-timeout", c.StopTimeout, time.Millisecond, time.Hour},
 	} {
 		if t.value < t.least || t.value > t.top {
-			r.fail(t.name, fmt.Errorf("%s: from %s to %s", t.value, t.least, t.top))
+			r.fail(t.name, fmt.Errorf("%s: must be between %s and %s", t.value, t.least, t.top))
 		}
 	}
 	if c.TTL%time.Second != 0 {

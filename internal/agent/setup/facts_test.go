@@ -200,8 +200,8 @@ func TestFactsRefuse(t *testing.T) {
 		{"loopback host", nil, []string{"--role=decode", "--etcd-endpoints=10.0.0.9:2379", "--", "vllm", "serve", "M", "--host", "127.0.0.1"}, []string{"--address (from the command): 127.0.0.1:8000 is a loopback address"}},
 		{"headless", nil, []string{"--role=decode", "--", "vllm", "serve", "M", "--headless"}, []string{"starts no API server"}},
 		{"restart", nil, append([]string{"--role=decode", "--restart=always"}, serve...), []string{`--restart: "always": use no or on-failure`}},
-		{"restart delays", nil, append([]string{"--role=decode", "--restart-delay=2m"}, serve...), []string{"--restart-delay-max: 1m0s: from 2m0s"}},
-		{"stop timeout", nil, append([]string{"--role=decode", "--stop-timeout=0s"}, serve...), []string{"--stop-timeout: 0s: from 1ms"}},
+		{"restart delays", nil, append([]string{"--role=decode", "--restart-delay=2m"}, serve...), []string{"--restart-delay-max: 1m0s: must be between 2m0s"}},
+		{"stop timeout", nil, append([]string{"--role=decode", "--stop-timeout=0s"}, serve...), []string{"--stop-timeout: 0s: must be between 1ms"}},
 		{"without a command", nil, []string{"--role=decode", "--address=127.0.0.1:1", "--start-timeout=1m", "--engine-dies-with-agent"}, []string{"--start-timeout: is for an engine that this agent starts, as in pdmesh-agent ... -- vllm serve MODEL", "--engine-dies-with-agent:"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
