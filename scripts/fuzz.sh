@@ -47,8 +47,11 @@ if [ "${1:-}" = --package ]; then
 	exit
 fi
 
-packages=$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u)
-[ -n "$packages" ] || { echo "no fuzz targets" >&2; exit 1; }
+# Only packages with such a target are compiled.
+packages=$(grep -ro --include='*_test.go' '^func Fuzz[[:alnum:]_]*' . | while IFS=: read -r file target; do
+	if [[ ${target#func } =~ $FUZZ ]]; then dirname "$file"; fi
+done | sort -u)
+[ -n "$packages" ] || { echo "no fuzz target matches $FUZZ" >&2; exit 1; }
 
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
@@ -60,10 +63,6 @@ ran=$(grep -cE ' (ok|FOUND)$' "$results" || true)
 found=$(grep -cE ' FOUND$' "$results" || true)
 if [ "$status" -ne 0 ]; then
 	echo "not all targets could be run" >&2
-	exit 1
-fi
-if [ "$ran" -eq 0 ]; then
-	echo "no fuzz target matches $FUZZ" >&2
 	exit 1
 fi
 if [ "$found" -gt 0 ]; then
