@@ -114,9 +114,8 @@ line. The exit code is 0 while the proxy answers /readyz (or /livez, with --live
 200, otherwise 1 with the reason, after three seconds at most. /readyz fails while no request
 can be served; for a check that restarts the proxy use --live. Host, port and certificate come
 from the same flags, environment or file as for the proxy; other flags of the proxy are
-accepted and not read. With --tls-client-ca,
-health uses the proxy's own certificate, which must then be valid for clients too, except
-with --live.`,
+accepted and not read. With --tls-client-ca, health uses the proxy's certificate, which must
+then also be valid for clients, except with --live.`,
 		Example: `  pdmesh-proxy health
   pdmesh-proxy health --port 9000 --live`,
 		Args: cli.NoArgs,
@@ -138,6 +137,6 @@ with --live.`,
 		},
 	}
 	config.RegisterListenFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&live, "live", false, "check that the process lives, not that it is ready to serve")
+	cmd.Flags().BoolVar(&live, "live", false, "check /livez instead of /readyz: whether the process responds")
 	return cmd
 }

@@ -34,7 +34,7 @@ which is sent to the addresses of the proxies in etcd. Without it they are left 
 names proxies instead of those in etcd. What is missing, and why, is also printed on stderr.
 
 The archive has addresses, names of models, labels, reasons and log lines, but no prompts, no
-answers and no keys. Look into it before you pass it on.`
+answers and no keys. Review it before you share it.`
 
 func debugCommand(s *session.Session) *cobra.Command {
 	var file, key string

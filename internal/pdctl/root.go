@@ -27,9 +27,9 @@ import (
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
 pdctl uses etcd directly; no proxy or agent needs to run. route, ratio, usage, top, debug and
-"model ls" ask proxies, too. While etcd is down, list, get and status can read the fleet from
-one, with --proxy URL.
-The default etcd is 127.0.0.1:2379, where a proxy without --etcd-endpoints runs its own.
+"model ls" also query proxies. While etcd is down, list, get and status can read the fleet
+from one, with --proxy URL.
+The default etcd is 127.0.0.1:2379, the embedded etcd of a proxy without --etcd-endpoints.
 --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 
 An instance is decode/10.0.0.8:8200, as list prints it with -o name, or two words. The role
@@ -40,13 +40,13 @@ them.
 -o wide prints a table with all columns; -o json and -o yaml are for programs, -o name for
 xargs. Lists have --watch. Every command that writes has --dry-run: it compares with etcd,
 prints what would be written, and writes nothing. A command that would leave a role without
-a usable instance asks first; without a terminal it needs --yes.
+a usable instance asks for confirmation; without a terminal it needs --yes.
 
-What is wrong: doctor. What is slow: top --once --sort-by ttft, or per-token for decode
-instances. No new requests, and wait for the running ones: drain --wait; without the wait, for
-a look at the engine: cordon. Every change can be undone: undrain, uncordon, allow (of
-remove), or revert for changes that history lists.
-"model route" sets to which model a name leads; "route" explains where a request would go.
+"doctor" finds problems; "top --once --sort-by ttft" finds slow instances, for decode with
+"per-token". "drain --wait" stops new requests and waits for the running ones; "cordon" does
+not wait. Every change can be undone: undrain, uncordon, allow (of remove), or revert for
+changes that history lists.
+"model route" maps a name to models; "route" explains where a request would go.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage. "drain --wait" and "wait" also have 3 (a
 proxy disappeared before it confirmed) and 4 (timed out). doctor has 5 (it

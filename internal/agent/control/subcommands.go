@@ -121,7 +121,7 @@ func drainCommand() *cobra.Command {
 			defer cancel()
 			return c.AwaitEnd(ctx, r.ID)
 		})
-	settings.DurationVar(cmd.Flags(), &wait, "wait", 0, "wait that long for the agent's end; 0 returns at once")
+	settings.DurationVar(cmd.Flags(), &wait, "wait", 0, "how long to wait until the agent has exited; 0 returns at once")
 	return cmd
 }
 

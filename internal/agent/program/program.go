@@ -41,7 +41,7 @@ engine exits by itself, the agent deregisters it at once and exits too. With
 --restart on-failure it starts a failed engine again.
 
 With --zmq-register the agent has no engine of its own. vLLM engines with
-MoRIIOConnector send pings to it, and it registers each one while its pings come. When
+MoRIIOConnector send pings to it, and it registers each one while its pings arrive. When
 this agent exits, the registrations stay until their leases expire, so that the next
 agent can take them over.
 

@@ -55,6 +55,6 @@ func EtcdRoles(l Layout) []EtcdRole {
 		agent(RoleAgentPrefill, instance.Prefill),
 		agent(RoleAgentDecode, instance.Decode),
 		{Name: RoleProxy, What: "proxies", Grants: changes(segProxies, segLoad)},
-		{Name: RoleOperator, What: "people with pdctl", Grants: changes()},
+		{Name: RoleOperator, What: "operators who use pdctl", Grants: changes()},
 	}
 }

@@ -27,7 +27,7 @@ keys below --etcd-prefix, and turns authentication on:
   pd-agent-prefill   writes prefill instances; an agent of a prefill engine
   pd-agent-decode    the same for decode; an agent with --role both needs both roles
   pd-proxy           proxies
-  pd-operator        people with pdctl
+  pd-operator        operators who use pdctl
   root               the administrator of etcd; needed to change users
 
 Authentication applies to the whole etcd: every other program that uses it, such as
@@ -116,7 +116,7 @@ func (u *users) readPasswords(files []string) error {
 
 // print prints the equivalent commands of etcdctl.
 func (u *users) print(out *output.Printer) {
-	out.Printf("# Nothing is changed. These commands do the same as --apply; etcdctl asks for the passwords.\n")
+	out.Printf("# Nothing is changed. These commands do the same as --apply; etcdctl prompts for the passwords.\n")
 	for _, r := range u.roles {
 		out.Printf("\n# %s\netcdctl role add %s\n", r.What, r.Name)
 		for _, g := range r.Grants {

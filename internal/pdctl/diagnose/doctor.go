@@ -20,7 +20,7 @@ as a command. It changes nothing.
 It checks etcd (members, space, alarms, users, schema), every record of the membership,
 the reports of the proxies, the agents of this machine that run as this user, the reasons
 that other agents wrote to etcd for not being registered, and the certificates given here.
-How fast instances are it reads from the proxies that it reaches (GET /status).
+It reads the latencies of instances from the proxies that it can reach (GET /status).
 With --probe it also sends GET /health to the engines, from this machine.
 
 A proxy that seems to lag is checked twice, some seconds apart.

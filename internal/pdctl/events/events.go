@@ -27,10 +27,10 @@ const eventsHelp = `events prints the KV events that an engine publishes, until 
   Received event batch at 1789095808.8:
     - BlockStored(block_hashes=[15760518052499183552], parent_block_hash=None, ...)
 
-The subscriber of vLLM's example prints the same. pdctl asks the engine where it
-publishes (GET /kv_event_sources, vLLM 0.31 and later), or reads it from the record. With
+The subscriber of vLLM's example prints the same. pdctl reads the address
+from the engine (GET /kv_event_sources, vLLM 0.31 and later) or from its record. With
 several data-parallel ranks each line names its rank. If the engine has a
-replay_endpoint, pdctl asks for missed batches.
+replay_endpoint, pdctl requests missed batches.
 
 The engine needs this flag, on a port that no other engine of its host uses:
   --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","topic":"kv-events"}'`
@@ -119,7 +119,7 @@ func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (ma
 	case len(publishers) > 0:
 		return publishers, nil
 	case err != nil:
-		return nil, fmt.Errorf("cannot find out where %s publishes KV events: its record does not say, and asking it failed: %w", k, err)
+		return nil, fmt.Errorf("cannot find out where %s publishes KV events: its record has no address, and the query failed: %w", k, err)
 	}
 	return nil, fmt.Errorf("%s publishes no KV events, according to the engine and its record: start the engine with --kv-events-config; see pdctl events --help", k)
 }

@@ -24,7 +24,7 @@ import (
 
 const applyHelp = `apply makes static instances, intents, limits of keys and model routes as a YAML or JSON file
 declares them. If they are so already, it writes nothing, so it can be repeated. FILE can be -
-for standard input. "pdctl export" prints the file of the present fleet.
+for standard input. "pdctl export" prints the file of the current fleet.
 
   statics:                       # instances without an agent, as pdctl add writes them
     decode/10.0.0.8:8200: {connector: nixl, models: [Qwen/Qwen2.5-7B-Instruct]}

@@ -21,11 +21,11 @@ import (
 
 const diffHelp = `diff shows what operators have changed since a revision: static instances, intents (drains,
 cordons, removals, weights), limits of keys and model routes. "pdctl history" has the
-revisions, and who made which change; "revision" of "pdctl status" is the present one. The
+revisions, and who made which change; "revision" of "pdctl status" is the current one. The
 change of REVISION itself is not shown: it compares with the state after that change. To see
 it too, use --from N-1: the change of revision 4711 only is --from 4710 --to 4711.
 
-Without --to, it compares with the present values in etcd. Changes that were undone in
+Without --to, it compares with the current values in etcd. Changes that were undone in
 between are not shown. Registrations and states of agents are not part of it: see history.
 
 The values come from the audit log (30 days). If it begins after REVISION, stderr has a
@@ -45,7 +45,7 @@ written, the error names the key, and the exit code is 1. The same applies if th
 value is not recorded, or had a time limit (--for).
 
 The audit log has 30 days. If it begins after REVISION, earlier changes may be missing and are
-not undone: revert asks before it goes on, or needs --yes.`
+not undone: revert asks for confirmation, or needs --yes.`
 
 // Diff returns the command diff.
 func Diff(s *session.Session) *cobra.Command {
@@ -62,7 +62,7 @@ func Diff(s *session.Session) *cobra.Command {
 		},
 	}
 	cmd.Flags().Int64Var(&from, "from", 0, "revision to compare with")
-	cmd.Flags().Int64Var(&to, "to", 0, "revision to compare; 0: the present")
+	cmd.Flags().Int64Var(&to, "to", 0, "revision to compare with --from; 0: the current one")
 	return cmd
 }
 

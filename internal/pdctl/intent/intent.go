@@ -135,7 +135,7 @@ func Drain(s *session.Session) *cobra.Command {
 	f.add(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight there")
-	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
+	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "how long to try to reach etcd, by default 2s; with --wait: how long to wait")
 	settings.DurationVar(fs, &f.move, "move-after", 0, "continue streams that still run after this time on other instances, with proxies that have --continue-streams; without it they run to their end")
 	fs.BoolVar(&f.options.Force, "force", false, "drain it also if etcd does not know it")
 	return cmd
@@ -146,7 +146,7 @@ func Cordon(s *session.Session) *cobra.Command {
 	var f intentFlags
 	cmd := &cobra.Command{
 		Use: "cordon [ROLE/]HOST:PORT...", Short: "stop new requests to instances", Long: cordonHelp,
-		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
+		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"slow disk\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
 		Args:    s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(); err != nil {

@@ -62,7 +62,7 @@ func Role(s *session.Session) *cobra.Command {
 	f.add(cmd)
 	fs := cmd.Flags()
 	fs.BoolVar(&f.wait, "wait", false, "return when no proxy has requests in flight in the role that is left")
-	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
+	settings.DurationVar(fs, &f.limit, "timeout", waitLimit, "how long to try to reach etcd, by default 2s; with --wait: how long to wait")
 	fs.BoolVar(&f.options.Auto, "auto", false, "let proxies with --auto-roles on change the role again")
 	fs.BoolVar(&f.options.Force, "force", false, "change it also if that leaves a role without an instance")
 	return cmd

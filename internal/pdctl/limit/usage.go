@@ -17,10 +17,10 @@ import (
 )
 
 const usageHelp = `usage shows what API keys have used in the last hour: the sum of what all proxies have
-counted since they started. Cached tokens are those of the input that were in the cache of the instance
-that computed the prompt. Refused requests were above a limit.
+counted since they started. Cached tokens are those of the input that were in the cache of
+the instance that computed the prompt. Refused requests were above a limit.
 
-pdctl asks every proxy in etcd, or those of --proxy. Proxies need their admin key:
+pdctl queries every proxy in etcd, or those of --proxy. Proxies need their admin key:
 --admin-key, or ADMIN_API_KEY. The exit code is 1 when a proxy does not answer; then the
 sums lack that proxy.`
 

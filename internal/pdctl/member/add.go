@@ -21,7 +21,7 @@ import (
 
 const addHelp = `add writes static instances: they stay until they are removed.
 
-pdctl asks each address first, at /v1/models. With --model it must serve that model.
+pdctl first queries each address (GET /v1/models). With --model it must serve that model.
 An address that does not answer is not added. These flags change that:
 
   --wait        an address that does not answer yet becomes a pending add in etcd:
@@ -31,7 +31,7 @@ An address that does not answer is not added. These flags change that:
   --wait --block
                 the same, but return only when each was added or given up. Ctrl-C
                 ends the command; the adds stay pending.
-  --no-verify   add it at once, without asking it. Proxies probe it before they use
+  --no-verify   add it at once, without a query. Proxies probe it before they use
                 it, so no request goes to an address that does not answer.
 
 "both" is for an engine that serves in both roles (kv_role kv_both): it writes two

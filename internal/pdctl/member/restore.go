@@ -31,7 +31,7 @@ func Restore(s *session.Session) *cobra.Command {
 
 // Forget returns the command forget.
 func Forget(s *session.Session) *cobra.Command {
-	return orderCommand(s, schema.OrderForget, "drop what a wiped etcd has lost from the proxies")
+	return orderCommand(s, schema.OrderForget, "make proxies drop what a wiped etcd has lost")
 }
 
 func orderCommand(s *session.Session, verb, short string) *cobra.Command {

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const ratioHelp = `ratio answers: are there enough prefill and decode instances for the present requests? Below
+const ratioHelp = `ratio shows whether there are enough prefill and decode instances for the current load. Below
 the table is a sentence for each role: what was measured, what to change, and the command
 for it. WANTED is the number that meets the targets; an engine in both roles counts half.
 
@@ -24,7 +24,7 @@ PRESSURE is the load divided by the target: above 1 the target is missed. For pr
 --ttft-target of the proxy, for nine of ten requests; for decode --tpot-target, or a full KV
 cache if that is closer. One instance less is wanted only if it would stay below 0.9. "-"
 is for a model of which too few requests were measured. All proxies compute the same: pdctl
-asks the first one in etcd, or that of --proxy.`
+queries the first one in etcd, or that of --proxy.`
 
 // Ratio returns the command ratio.
 func Ratio(s *session.Session) *cobra.Command {

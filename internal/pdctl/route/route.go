@@ -21,17 +21,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const routeHelp = `route asks a proxy where it would send a request, and why: which instances
-could get it, why the others could not, the scores of the policy, and how much of the
-prompt should be cached. The proxy sends nothing to an engine and changes nothing.
+const routeHelp = `route shows where a proxy would send a request, and why: which instances could get it,
+why the others could not, the scores of the policy, and how much of the prompt should be
+cached. The proxy sends nothing to an engine and changes nothing.
 
 For a model route, it names the target that the next such request would get, and the share
 of the target by the weights. Repeated calls show different targets as requests arrive,
 unless the session or the API key keeps the target (--sticky); "pdctl model ls" counts them.
 
---prompt asks for a chat with this text, of --model or of any model. For another request,
---explain has its body: in a file, or on standard input for "-". Every proxy chooses by its
-own requests: --proxy names the proxy. Without it pdctl asks the first one in etcd, and
+--prompt is the text of a chat, with --model or any model. For another request, --explain
+names the file with its body, or "-" for standard input. Every proxy chooses by its
+own requests: --proxy names the proxy. Without it pdctl queries the first one in etcd, and
 names it. It needs the proxies' admin key: --admin-key, or ADMIN_API_KEY.
 
 The exit code is 1 when the request would be refused.`

@@ -21,11 +21,10 @@ const getHelp = `get shows one instance: its state and the reason as pdctl list 
 etcd (the value, its revisions and lease, and the pending add and the operator's intent for
 that address, if any). Control characters are escaped. It also shows what each proxy has in
 flight there, what each proxy reports about it, and the end of its history. VIEW is why a
-proxy does not use it, such as ejected; "-" is no objection of that proxy.
+proxy does not use it, such as ejected; "-" means that the proxy has no reason.
 
 The instance is role/host:port, as list and watch print it, or two words; the role can be
-left out if the address has one only. The exit code
-is 1 when etcd has nothing about it.`
+left out if the address has one only. The exit code is 1 when etcd has nothing about it.`
 
 // Get returns the command get.
 func Get(s *session.Session) *cobra.Command {

@@ -21,7 +21,7 @@ const watchHelp = `watch prints changes as they happen, until Ctrl-C.
 
   2026-11-21T09:00:00Z  17  ~  prefill/10.0.0.7:8100  down  state ready -> down
 
-Columns: time (UTC), etcd revision, kind of change, instance, its present state, view or
+Columns: time (UTC), etcd revision, kind of change, instance, its current state, view or
 intent, and what changed. Kinds: "+" new, "-" left, "~" changed, "=" present at the start
 (with --initial). -o json prints one object on each line, -o yaml one document for each.
 
