@@ -149,7 +149,7 @@ type Listing struct {
 	// Ends is when the operator's intent, weight or pending add ends by itself; nil means never, or
 	// unknown. Only pdctl sets it, from the lease.
 	Ends *time.Time `json:"intent_ends,omitempty"`
-	// StartedAt is when this start of the engine was registered, by the clock of its machine.
+	// StartedAt is when the engine started, or first answered if it reports no start time, by the clock of its machine.
 	StartedAt *time.Time `json:"started_at,omitempty"`
 	// Load has further figures of the load; nil if none are known.
 	Load *ListedLoad `json:"load,omitempty"`

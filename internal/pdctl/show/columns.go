@@ -32,7 +32,7 @@ func columns() []column {
 		{"ROLE", false, "prefill or decode", func(e *listed) string { return string(e.Role) }},
 		{"ADDRESS", false, "host:port by which proxies reach it", func(e *listed) string { return instance.Printable(e.Address, 0) }},
 		{"STATE", false, "its state in one word, as --selector state= has it: an operator's intent (draining, cordoned, removed; decode-only or prefill-only: pdctl role keeps it in that role), otherwise the proxies' view (pending: added, and does not answer yet; unverified: its record names no models, so each proxy probes it first, and at least one got no valid answer; ejected: at least one proxy does not use it, because it does not answer or fails; rejected: its record in etcd is invalid), otherwise the state in its record (starting, ready, draining, down). down (slow): its engine does not answer probes in time; proxies use it while no other of its role is ready. In the same way, parentheses have the view or the state in the record that an intent hides: draining (down)", state},
-		{"AGE", false, "time since its engine was registered, by the clocks of its machine and of this one", func(e *listed) string { return age(e.StartedAt) }},
+		{"AGE", false, "time since its engine started, or first answered if its metrics have no start time; by the clocks of its machine and of this one", func(e *listed) string { return age(e.StartedAt) }},
 		{"IN FLIGHT", false, "requests of all proxies in flight there, by their load digests", func(e *listed) string {
 			if e.InFlight == nil {
 				return ""
