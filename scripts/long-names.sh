@@ -6,6 +6,6 @@
 set -euo pipefail
 cd "$1"
 for name in proxy agent; do
-	mv -f "$name" "pdmesh-$name"
-	ln -s "pdmesh-$name" "$name"
+	[ -L "$name" ] || mv -f "$name" "pdmesh-$name"
+	ln -sf "pdmesh-$name" "$name"
 done
