@@ -276,18 +276,33 @@ func TestWait(t *testing.T) {
 	if errs := r.want(1, "", "wait", "--revision", fmt.Sprint(now+1000)); !strings.Contains(errs, "there is no revision") {
 		t.Errorf("%q", errs)
 	}
-	// A proxy of an older release does not know limits: it never applies the revision of one. The wait is
-	// for the others only, and fails.
+	// A proxy of an older release does not know limits: it never applies the revision of one, and does not
+	// prove it by that of a later instance. The wait is for the others only, and fails.
 	r.want(0, "limits/default: set\n", "limit", "set", "default", "--rpm", "60")
-	limit := fmt.Sprint(r.revision("/pd/limits/default"))
-	r.put("/pd/proxies/a", fmt.Sprintf(`{"v":1,"id":"a","address":"a:8000","applied":%d,"documents":["limits"]}`, revision))
-	waiting, stop := r.background("wait", "--revision", limit, "--timeout", "1h")
-	testkit.Eventually(t, patience, func() error { return waiting.has("proxy a:8000 (a) has not applied revision " + limit) })
-	r.say("a", r.revision("/pd/limits/default"), "")
-	testkit.Eventually(t, patience, func() error {
-		return waiting.has("not every proxy has applied revision " + limit + ": proxy b:8000 (b) does not know ")
-	})
-	if code := stop(false); code != 1 {
-		t.Errorf("exit %d", code)
+	limit := r.revision("/pd/limits/default")
+	r.want(0, "limits/default: removed\n", "limit", "rm", "default")
+	r.put("/pd/decode/10.0.0.2:8200", "")
+	later := r.revision("/pd/decode/10.0.0.2:8200")
+	knows := func(applied int64) {
+		r.put("/pd/proxies/a", `{"v":1,"id":"a","address":"a:8000","documents":["limits","models"]}`)
+		r.put("/pd/load/a", fmt.Sprintf(`{"v":1,"applied":%d}`, applied))
 	}
+	for _, tc := range []struct{ revision, older int64 }{{limit, revision}, {limit, later}, {later - 1, later}} {
+		at := fmt.Sprint(tc.revision)
+		knows(1)
+		r.say("b", tc.older, "")
+		waiting, stop := r.background("wait", "--revision", at, "--timeout", "1h")
+		testkit.Eventually(t, patience, func() error { return waiting.has("proxy a:8000 (a) has not applied revision " + at) })
+		knows(later)
+		testkit.Eventually(t, patience, func() error {
+			return waiting.has("not every proxy has applied revision " + at + ": proxy b:8000 (b) is of an older release")
+		})
+		if code := stop(false); code != 1 {
+			t.Errorf("exit %d", code)
+		}
+	}
+	r.want(0, fmt.Sprintf("revision %d: applied by 2 proxies\n", later), "wait", "--revision", fmt.Sprint(later))
+	// The revision of a limit proves that a proxy knows limits, also without a list of what it reads.
+	r.say("b", limit, "")
+	r.want(0, fmt.Sprintf("revision %d: applied by 2 proxies\n", limit), "wait", "--revision", fmt.Sprint(limit))
 }

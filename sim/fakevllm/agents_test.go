@@ -3,10 +3,12 @@ package fakevllm_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -168,7 +170,8 @@ func TestAgentsRoutesCallTools(t *testing.T) {
 	}
 }
 
-// The answer to a background request is a queued response, or a stream of events. Both are stored.
+// The answer to a background request is a queued response, or a stream of events. Both are stored, also if
+// the client of the stream leaves.
 func TestBackground(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{StoreResponses: true})
@@ -184,6 +187,20 @@ func TestBackground(t *testing.T) {
 	if stored := get(t, client(t), s.URL()+pathResponses+"/"+id); stored.status != http.StatusOK || !strings.Contains(stored.body, `"status":"incomplete"`) {
 		t.Errorf("%d %s", stored.status, stored.body)
 	}
+	slow := fakevllm.StartTest(t, fakevllm.Options{StoreResponses: true, ITL: 5 * time.Millisecond})
+	resp, err := client(t).Do(jsonRequest(t, slow.URL()+pathResponses, "", `{"input":"hi","max_output_tokens":200,"background":true,"stream":true}`))
+	require.NoError(t, err)
+	begin := make([]byte, 400)
+	_, err = io.ReadFull(resp.Body, begin)
+	require.NoError(t, err)
+	_ = resp.Body.Close()
+	id = regexp.MustCompile(`resp_[0-9a-f]+`).FindString(string(begin))
+	eventually(t, func() error {
+		if stored := get(t, client(t), slow.URL()+pathResponses+"/"+id); !strings.Contains(stored.body, `"status":"incomplete"`) {
+			return fmt.Errorf("%d %s", stored.status, stored.body)
+		}
+		return nil
+	})
 }
 
 func TestAgentsRoutesRefuse(t *testing.T) {

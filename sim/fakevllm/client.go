@@ -149,6 +149,21 @@ func (c *client) garbage() {
 	}
 }
 
+// watcher is the client of a stream in the background, which does not end with it.
+type watcher struct{ http.ResponseWriter }
+
+func (w watcher) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w watcher) Write(p []byte) (int, error) {
+	_, _ = w.ResponseWriter.Write(p)
+	return len(p), nil
+}
+
+func (w watcher) FlushError() error {
+	_ = http.NewResponseController(w.ResponseWriter).Flush()
+	return nil
+}
+
 // nowhere is the client of a request in the background.
 type nowhere struct{ header http.Header }
 

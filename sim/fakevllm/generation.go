@@ -123,7 +123,8 @@ func (g *generation) background() {
 	g.life.responses.Queue(g.ID, body, cancel)
 	if g.Stream {
 		defer cancel()
-		g.lifetime.Client = ctx.Done()
+		quiet := watcher{g.w}
+		g.w, g.flusher, g.lifetime.Client = quiet, quiet, ctx.Done()
 		g.run()
 		return
 	}

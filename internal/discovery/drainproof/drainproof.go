@@ -53,16 +53,15 @@ func New(revision int64, keys []instance.Key) *Proof {
 	return &Proof{revision: revision, keys: keys, m: map[string]*proxy{}}
 }
 
-// Same reports whether the membership, with the documents of these folders only, is the same at two
-// revisions, so that a proxy that reads those and has applied one has applied the other.
-type Same func(a, b int64, folders []instance.Role) bool
+// Changed returns the roles and folders whose keys differ between two revisions of the membership.
+type Changed func(a, b int64) ([]instance.Role, error)
 
-// older is the reason why a proxy never applies a revision that wrote documents only.
-const older = "does not know the limits or model routes that changed; it is of an older release: update it"
+// older is the reason why a proxy does not prove a revision that wrote documents.
+const older = "is of an older release, which may not know the limits or model routes that changed: update it"
 
 // See updates the proof from the current reports. If an intent was written again, it may have been
 // lifted in between, so the proxies that are present have to prove it again.
-func (p *Proof) See(t store.Reports, now time.Time, same Same) {
+func (p *Proof) See(t store.Reports, now time.Time, changed Changed) {
 	again := false
 	for _, k := range p.keys {
 		if at := t.Intents[k].Revision; at > p.revision {
@@ -87,7 +86,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 		}
 		one.address, one.away = is.Address, time.Time{}
 		if again || !one.done {
-			one.why = p.missing(is, loads[is.ID], t.Revision, same)
+			one.why = p.missing(is, loads[is.ID], t.Revision, changed)
 			one.done = one.why == ""
 		}
 	}
@@ -101,7 +100,7 @@ func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 
 // missing returns why a proxy has not proven the change yet, "" if it has. stored is the revision
 // of etcd.
-func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored int64, same Same) string {
+func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored int64, changed Changed) string {
 	applied := is.Applied
 	switch {
 	case l != nil && l.Ignored != "":
@@ -114,11 +113,20 @@ func (p *Proof) missing(is *lease.ProxyPresence, l *loaddigest.ProxyLoad, stored
 	if applied > stored { // etcd was wiped, or restored from a backup
 		return fmt.Sprintf("follows a former etcd store: it has applied revision %d, and etcd is at %d", applied, stored)
 	}
-	if applied < p.revision && !same(applied, p.revision, schema.Folders()) {
-		if same(applied, p.revision, is.Documents) {
+	if applied < p.revision || applied > p.revision && len(is.Documents) < len(schema.Folders()) {
+		all, err := changed(min(applied, p.revision-1), p.revision)
+		if err != nil {
+			return "cannot be compared with etcd: " + err.Error()
+		}
+		read := slices.DeleteFunc(slices.Clone(all), func(r instance.Role) bool {
+			return slices.Contains(schema.Folders(), r) && !slices.Contains(is.Documents, r)
+		})
+		switch {
+		case applied < p.revision && len(read) > 0:
+			return fmt.Sprintf("has not applied revision %d yet, it is at %d", p.revision, applied)
+		case len(read) < len(all):
 			return older
 		}
-		return fmt.Sprintf("has not applied revision %d yet, it is at %d", p.revision, applied)
 	}
 	var holds []string
 	for _, k := range p.keys {

@@ -1,6 +1,8 @@
 package drainproof_test
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,7 +36,7 @@ func saying(proxies ...[3]any) store.Reports {
 	return t
 }
 
-func never(int64, int64, []instance.Role) bool { return false }
+func never(int64, int64) ([]instance.Role, error) { return []instance.Role{instance.Decode}, nil }
 
 func TestProof(t *testing.T) {
 	t.Parallel()
@@ -150,14 +152,32 @@ func TestProofInAnotherStore(t *testing.T) {
 	}
 }
 
-// Without instances, the proof is that the revision was applied. A lower
-// applied revision is enough if nothing changed between the two.
+// Without instances, the proof is that the revision was applied. A lower applied revision is enough if
+// nothing changed between the two. A higher one is not if the proxy may not know what changed.
 func TestApplied(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	p := drainproof.New(50, nil)
-	p.See(saying([3]any{"a", 50, -1}, [3]any{"b", 40, 5}, [3]any{"c", 39, 0}), now, func(a, b int64, _ []instance.Role) bool { return a == 40 && b == 50 })
-	if s := p.State(now); s.Done != 2 || len(s.Open) != 1 || !strings.Contains(s.Open[0], "proxy c:8000") {
+	reports := saying([3]any{"a", 50, -1}, [3]any{"b", 40, 5}, [3]any{"c", 39, 0}, [3]any{"d", 41, 0}, [3]any{"e", 51, 0}, [3]any{"f", 51, 0}, [3]any{"g", 38, 0})
+	reports.Proxies[5].Documents = schema.Folders()
+	p.See(reports, now, func(a, b int64) ([]instance.Role, error) {
+		switch a {
+		case 38:
+			return nil, errors.New("timeout")
+		case 39:
+			return []instance.Role{instance.Decode, schema.Limits}, nil
+		case 40:
+			return nil, nil
+		default:
+			return []instance.Role{schema.Limits}, nil
+		}
+	})
+	want := []string{
+		"proxy c:8000 (c) has not applied revision 50 yet, it is at 39",
+		"proxies d:8000 (d), e:8000 (e): each is of an older release, which may not know the limits or model routes that changed: update it",
+		"proxy g:8000 (g) cannot be compared with etcd: timeout",
+	}
+	if s := p.State(now); s.Done != 3 || s.Older != 2 || !slices.Equal(s.Open, want) {
 		t.Errorf("%+v", s)
 	}
 }

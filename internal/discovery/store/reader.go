@@ -83,10 +83,10 @@ type Removal struct {
 	Revision   int64 // mod_revision of the override
 }
 
-// Newest returns the highest mod_revision among the keys that proxies follow. A proxy that is up to
-// date has applied it. instances is the same without documents, which proxies of an older release
-// do not know.
-func (r *Reader) Newest(ctx context.Context) (newest, instances int64, err error) {
+// Newest returns the highest mod_revision among the keys that proxies follow: of those of instances, and
+// of documents. A proxy that is up to date has applied both; one of an older release may not know
+// documents.
+func (r *Reader) Newest(ctx context.Context) (instances, documents int64, err error) {
 	var ops []clientv3.Op
 	for _, prefix := range r.layout.ListedPrefixes() {
 		ops = append(ops, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
@@ -98,13 +98,14 @@ func (r *Reader) Newest(ctx context.Context) (newest, instances int64, err error
 	}
 	for _, one := range resp.Responses {
 		for _, kv := range one.GetResponseRange().GetKvs() {
-			newest = max(newest, kv.ModRevision)
-			if r.layout.Parse(string(kv.Key)).Kind != schema.KindDocument {
-				instances = max(instances, kv.ModRevision)
+			of := &instances
+			if r.layout.Parse(string(kv.Key)).Kind == schema.KindDocument {
+				of = &documents
 			}
+			*of = max(*of, kv.ModRevision)
 		}
 	}
-	return newest, instances, nil
+	return instances, documents, nil
 }
 
 // Proxies lists the running proxies, ordered by id. A proxy whose value cannot be decoded has only

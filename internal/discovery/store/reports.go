@@ -67,39 +67,43 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 	return t, nil
 }
 
-// SameMembership reports whether the keys of the membership, with the documents of these folders only,
-// were the same at two revisions: a proxy that has applied one has then applied the other. It returns
-// false if etcd has compacted one of them away.
-func (r *Reader) SameMembership(ctx context.Context, a, b int64, folders []instance.Role) (bool, error) {
+// Changed returns the roles and folders whose keys differ between two revisions of the membership. It
+// returns both roles if etcd has compacted one of the revisions away.
+func (r *Reader) Changed(ctx context.Context, a, b int64) (changed []instance.Role, err error) {
+	roles := []instance.Role{instance.Prefill, instance.Decode}
 	switch {
 	case a <= 0 || b <= 0: // 0 would be the newest
-		return false, nil
+		return roles, nil
 	case a == b:
-		return true, nil
+		return nil, nil
 	}
 	type fact struct {
 		key string
 		mod int64
 	}
-	var facts [2][]fact
+	var facts [2]map[instance.Role][]fact
 	for i, revision := range []int64{a, b} {
+		facts[i] = map[instance.Role][]fact{}
 		for _, prefix := range r.layout.ListedPrefixes() {
 			cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 			resp, err := r.cli.Get(cctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithRev(revision))
 			cancel()
 			switch {
 			case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
-				return false, nil
+				return roles, nil
 			case err != nil:
-				return false, etcd.Explain(ctx, r.cli, "list the membership of the past", err, true)
+				return nil, etcd.Explain(ctx, r.cli, "list the membership of the past", err, true)
 			}
 			for _, kv := range resp.Kvs {
-				if n := r.layout.Parse(string(kv.Key)); n.Kind == schema.KindDocument && !slices.Contains(folders, n.Role) {
-					continue
-				}
-				facts[i] = append(facts[i], fact{string(kv.Key), kv.ModRevision})
+				role := r.layout.Parse(string(kv.Key)).Role
+				facts[i][role] = append(facts[i][role], fact{string(kv.Key), kv.ModRevision})
 			}
 		}
 	}
-	return slices.Equal(facts[0], facts[1]), nil
+	for _, role := range append(roles, schema.Folders()...) {
+		if !slices.Equal(facts[0][role], facts[1][role]) {
+			changed = append(changed, role)
+		}
+	}
+	return changed, nil
 }

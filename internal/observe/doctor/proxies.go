@@ -22,8 +22,9 @@ type Proxy struct {
 	Load *loaddigest.ProxyLoad // nil: it publishes no load
 	// Behind is a revision that the proxy had not applied at either reading; 0 if there is none.
 	Behind int64
-	// Older reports whether it had applied everything except documents, which older releases ignore.
-	Older bool
+	// Older is the revision of documents that the proxy may not know, because it is of an older
+	// release; 0 if there are none.
+	Older int64
 	// Silent reports whether it had requests in flight and did not renew its digest between
 	// the readings.
 	Silent bool
@@ -80,13 +81,6 @@ func (x Proxies) behind(root string, r *report) {
 				Severity: Warning, Subject: one.name(), What: "its presence cannot be read", Why: "the value of its key below " + root + "proxies/ is not that of a proxy",
 				Cure: "delete the key if no proxy with that id runs", Commands: []string{r.etcdctl("get", root+"proxies/"+one.ID)},
 			})
-		case one.Behind > 0 && one.Older:
-			r.add(Finding{
-				Severity: Warning, Subject: one.name(),
-				What: fmt.Sprintf("it has not applied limits or model routes of revision %d, it is at %d, also %s later", one.Behind, one.Applied, one.Watched.Round(100*time.Millisecond)),
-				Why:  "it is of an older release, which does not know them, or it has lost etcd, is suspended, or hangs",
-				Cure: "update this proxy; if it has the same release as the others, restart it", Commands: commands,
-			})
 		case one.Behind > 0:
 			r.add(Finding{
 				Severity: Error, Subject: one.name(),
@@ -102,6 +96,11 @@ func (x Proxies) behind(root string, r *report) {
 				What: fmt.Sprintf("it is stale: its load digest has requests in flight and was not renewed in %s", one.Watched.Round(100*time.Millisecond)),
 				Why:  "a proxy with requests in flight writes it every few seconds: this one is suspended, hangs, or has lost etcd",
 				Cure: "check that its process runs (not stopped) and reaches etcd; otherwise restart this proxy, because the others no longer know its load", Commands: commands,
+			})
+		case one.Older > 0:
+			r.add(Finding{
+				Severity: Warning, Subject: one.name(), What: fmt.Sprintf("it may not apply limits or model routes of revision %d", one.Older),
+				Why: "it is of an older release, which does not report that it knows them", Cure: "update this proxy", Commands: commands,
 			})
 		case one.Load != nil && one.Load.Ignored != "":
 			r.add(Finding{

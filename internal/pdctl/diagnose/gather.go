@@ -185,7 +185,7 @@ func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 
 // gatherProxies reads the state of the proxies, and polls those that seem to lag.
 func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) error {
-	newest, instances, err := conn.Store.Reader.Newest(ctx)
+	instances, documents, err := conn.Store.Reader.Newest(ctx)
 	if err != nil {
 		return err
 	}
@@ -211,11 +211,15 @@ func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) e
 		p.Proxies = p.Proxies[:0]
 		for _, x := range proxies {
 			y := doctor.Proxy{ProxyPresence: x, Load: loads[x.ID], Watched: time.Since(start)}
-			if x.Applied < newest {
-				y.Behind, y.Older = newest, x.Documents == nil && x.Applied >= instances
+			lag := x.Applied < max(instances, documents)
+			switch {
+			case x.Documents == nil && x.Applied >= instances && x.Applied != documents:
+				y.Older = documents
+			case lag:
+				y.Behind = max(instances, documents)
 			}
 			y.Silent = sameDigest(first[x.ID], y.Load) && isStale(y.Load)
-			lags = lags || y.Behind > 0 || y.Silent
+			lags = lags || lag || y.Silent
 			p.Proxies = append(p.Proxies, y)
 		}
 		if !lags || time.Since(start) >= recheckTime {

@@ -40,7 +40,7 @@ The state is that in etcd: after a change, wait for the proxies with --revision.
 --revision N waits until every running proxy has applied that revision. drain, cordon,
 weight and the admin routes of a proxy answer with the revision of their change ("revision"
 of -o json); status shows the newest one. If a proxy vanishes meanwhile, wait does not wait
-for it, and names it on stderr. If only proxies of older releases are left, which do not
+for it, and names it on stderr. If only proxies of older releases are left, which may not
 know the limits or model routes that changed, wait names them and fails.
 
 Exit codes: 0 done; 3 (state=drained) a proxy disappeared before it confirmed; 4 --timeout has
@@ -191,7 +191,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	newest := revision                                 // newest known revision of etcd
 	limited, cancel := context.WithTimeout(ctx, limit) // limits the pauses: a read is not cancelled
 	defer cancel()
-	same, look := sameMembership(ctx, conn), time.Now().Add(min(noProxies, limit/2))
+	changed, look := changed(ctx, conn), time.Now().Add(min(noProxies, limit/2))
 	var state drainproof.State
 	var last string
 	for {
@@ -225,7 +225,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 				return state, fmt.Errorf("the drain of %s has ended meanwhile: it was lifted or has expired", keys[i])
 			}
 			newest = t.Revision
-			p.See(t, start, same)
+			p.See(t, start, changed)
 			state = p.State(start)
 			unused := state.Done == 0 && len(state.Vanished) == 0
 			switch {
@@ -265,24 +265,19 @@ func pollGap(start time.Time) time.Duration {
 	return min(max(waitPoll, 10*time.Since(start)), waitPollMost)
 }
 
-// sameMembership returns a drainproof.Same that caches the answers of etcd.
-func sameMembership(ctx context.Context, conn *session.Conn) drainproof.Same {
-	type question struct {
-		a, b    int64
-		folders string
-	}
-	known := map[question]bool{}
-	return func(a, b int64, folders []instance.Role) bool {
-		q := question{a, b, fmt.Sprint(folders)}
-		if is, ok := known[q]; ok {
-			return is
+// changed returns a drainproof.Changed that caches the answers of etcd.
+func changed(ctx context.Context, conn *session.Conn) drainproof.Changed {
+	known := map[[2]int64][]instance.Role{}
+	return func(a, b int64) ([]instance.Role, error) {
+		roles, ok := known[[2]int64{a, b}]
+		if ok {
+			return roles, nil
 		}
-		is, err := conn.Store.Reader.SameMembership(ctx, a, b, folders)
-		if err != nil {
-			return false // retried at the next reading
+		roles, err := conn.Store.Reader.Changed(ctx, a, b)
+		if err == nil { // else retried at the next reading
+			known[[2]int64{a, b}] = roles
 		}
-		known[q] = is
-		return is
+		return roles, err
 	}
 }
 

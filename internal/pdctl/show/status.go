@@ -128,7 +128,8 @@ func status(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	rep := statusReport{
 		Endpoints: askEndpoints(ctx, s, conn), Prefix: conn.Layout.Root(), Revision: snap.Revision, Proxies: []proxyReport{},
 	}
-	rep.Membership, _, err = conn.Store.Reader.Newest(ctx)
+	instances, documents, err := conn.Store.Reader.Newest(ctx)
+	rep.Membership = max(instances, documents)
 	rep.Notes.add("membership revision", err)
 	// A user who may read only the keys of pdmesh cannot read the alarms. That is not a failure.
 	rep.Alarms, err = askAlarms(ctx, s, conn)

@@ -97,7 +97,7 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	if err != nil {
 		return nil, c.s.Hint(err)
 	}
-	newest, _, err := reader.Newest(ctx)
+	instances, documents, err := reader.Newest(ctx)
 	if err != nil {
 		return nil, c.s.Hint(err)
 	}
@@ -125,7 +125,7 @@ func (c *collector) collect(ctx context.Context) (*frame, error) {
 	}
 	for i := range reports.Proxies {
 		p := &reports.Proxies[i]
-		one := proxy{ID: p.ID, Address: p.Address, Version: p.Version, Behind: p.Applied < newest, NotServing: p.NotServing, Source: "none", Error: failed[p.ID]}
+		one := proxy{ID: p.ID, Address: p.Address, Version: p.Version, Behind: p.Applied < max(instances, documents), NotServing: p.NotServing, Source: "none", Error: failed[p.ID]}
 		if l := loads[p.ID]; l != nil {
 			one.Source, one.InFlight = "digest", new(int64)
 			for _, n := range l.Engines {
