@@ -12,11 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -173,9 +173,7 @@ func (r *rig) end() error {
 
 func wantLog(t *testing.T, got []string, want ...string) {
 	t.Helper()
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("registrar saw (-want +got)\n%s", d)
-	}
+	assert.NoDiff(t, want, got)
 }
 
 func TestProbes_BackOffUntilAnswer(t *testing.T) {
@@ -183,9 +181,7 @@ func TestProbes_BackOffUntilAnswer(t *testing.T) {
 		r := start(t, &fakeEngine{err: errRefused, stats: idleStats()}, Options{Model: "m"})
 		// Probes at 0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5, ...: doubling, capped at 5 s.
 		r.after(18*time.Second, nil)
-		if r.engine.probes != 7 {
-			t.Errorf("%d probes in 18 s", r.engine.probes)
-		}
+		assert.Equal(t, r.engine.probes, 7, "probes in 18 s")
 		if s := r.Status(); s.Phase != Probing || !strings.Contains(s.Reason, "refused") {
 			t.Errorf("status %+v", s)
 		}
@@ -195,20 +191,12 @@ func TestProbes_BackOffUntilAnswer(t *testing.T) {
 			t.Errorf("status %+v", s)
 		}
 		r.Registered(true)
-		if s := r.Status(); s.Phase != Serving {
-			t.Errorf("status %+v", s)
-		}
+		assert.Equal(t, r.Status().Phase, Serving)
 		r.Registered(false)
-		if s := r.Status(); s.Phase != Registering {
-			t.Errorf("status %+v", s)
-		}
-		if err := r.end(); err != nil {
-			t.Error(err)
-		}
+		assert.Equal(t, r.Status().Phase, Registering)
+		assert.NoError(t, r.end())
 		wantLog(t, r.reg.lines(), "22.5s ready org/m", "24s draining org/m", "24s settle", "24.5s revoke")
-		if s := r.Status(); s.Phase != Gone {
-			t.Errorf("status %+v", s)
-		}
+		assert.Equal(t, r.Status().Phase, Gone)
 	})
 }
 
@@ -220,9 +208,7 @@ func TestOtherModel_NotRegistered(t *testing.T) {
 		if s.Phase != Probing || !strings.Contains(s.Reason, `serves other/\u001b[1mx, not org/m`) {
 			t.Errorf("status %+v", s)
 		}
-		if err := r.end(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, r.end())
 		wantLog(t, r.reg.lines())
 	})
 }
@@ -273,9 +259,7 @@ func TestProbes_DownAndReadyThresholds(t *testing.T) {
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = hung }) // t=15: good at 14
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = nil })  // t=17: failed at 16
 		r.after(2*time.Second, nil)                                  // t=19: good at 18
-		if s := r.Status(); s.Phase != Down {
-			t.Errorf("ready after one good probe: %+v", s)
-		}
+		assert.Equal(t, r.Status().Phase, Down, "ready after one good probe")
 		r.after(2*time.Second, nil) // t=21: good at 20
 		if s := r.Status(); s.Phase != Serving || s.Reason != "" {
 			t.Errorf("status %+v", s)
@@ -283,9 +267,7 @@ func TestProbes_DownAndReadyThresholds(t *testing.T) {
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "12s down org/m", "20s ready org/m,lora",
 			"21s draining org/m,lora", "21s settle", "21.5s revoke")
-		if ids := r.reg.ids(); len(ids) != 1 {
-			t.Errorf("a hung engine is the same process, but ids are %q", ids)
-		}
+		assert.Len(t, r.reg.ids(), 1, "ids; a hung engine is the same process")
 	})
 }
 
@@ -302,9 +284,7 @@ func TestRefusedProbe_NewIncarnation(t *testing.T) {
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "2.5s ready org/m", "5.5s down org/m", "11.5s ready org/m",
 			"13.2s draining org/m", "13.2s settle", "13.2s revoke")
-		if ids := r.reg.ids(); len(ids) != 3 {
-			t.Errorf("ids %q", ids)
-		}
+		assert.Len(t, r.reg.ids(), 3)
 	})
 }
 
@@ -321,9 +301,7 @@ func TestStartTime_ChangeIsNewIncarnation(t *testing.T) {
 		r.Hurry()
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "6s ready org/m", "8s draining org/m", "8s settle", "8s revoke")
-		if ids := r.reg.ids(); len(ids) != 2 {
-			t.Errorf("ids %q", ids)
-		}
+		assert.Len(t, r.reg.ids(), 2)
 
 		// Another agent for the same engine process derives the same incarnation. An
 		// agent in another network namespace, or in the other role, does not.
@@ -342,9 +320,7 @@ func TestStartTime_ChangeIsNewIncarnation(t *testing.T) {
 			again := start(t, &fakeEngine{stats: stats, loadErr: tc.first}, tc.o)
 			again.after(100*time.Millisecond, func(e *fakeEngine) { e.loadErr = nil })
 			again.after(time.Second, nil)
-			if got := again.Status().Record.ID == id; got != tc.same {
-				t.Errorf("%s: same incarnation: %v", name, got)
-			}
+			assert.Equal(t, again.Status().Record.ID == id, tc.same, "%s: same incarnation", name)
 			again.Hurry()
 			_ = again.end()
 		}
@@ -369,9 +345,7 @@ func TestStartTime_LateIsSameIncarnation(t *testing.T) {
 		}
 		r.Hurry()
 		_ = r.end()
-		if ids := r.reg.ids(); len(ids) != 1 {
-			t.Errorf("ids %q", ids)
-		}
+		assert.Len(t, r.reg.ids(), 1)
 	})
 }
 

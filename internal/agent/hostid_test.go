@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"testing/fstest"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestHostID(t *testing.T) {
@@ -37,13 +39,9 @@ func TestHostID(t *testing.T) {
 			t.Errorf("%s: same id", name)
 		}
 	}
-	if got := id(file("var/lib/dbus/machine-id", "abc"), ns("net:[1]")); got != base {
-		t.Error("the same machine id in its other place: other id")
-	}
-	if a, b := id(fstest.MapFS{}, noNS), id(file("etc/machine-id", " "), noNS); a != b {
-		t.Error("an empty machine id is none")
-	}
-	if _, err := HostID(os.DirFS("/"), os.Readlink); err != nil {
-		t.Errorf("here: %v", err)
-	}
+	assert.Equal(t, id(file("var/lib/dbus/machine-id", "abc"), ns("net:[1]")), base,
+		"the same machine id in its other place: other id")
+	assert.Equal(t, id(fstest.MapFS{}, noNS), id(file("etc/machine-id", " "), noNS), "an empty machine id is none")
+	_, err := HostID(os.DirFS("/"), os.Readlink)
+	assert.NoError(t, err, "here")
 }

@@ -1,10 +1,8 @@
 package connector_test
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -126,9 +125,8 @@ func TestNames(t *testing.T) {
 			t.Errorf("New(%q) = %v, %v; want %s", name, c, err, want)
 		}
 	}
-	if _, err := connector.New("teleport"); !errors.Is(err, connector.ErrUnknown) {
-		t.Errorf("New(teleport): %v", err)
-	}
+	_, err := connector.New("teleport")
+	assert.ErrorIs(t, err, connector.ErrUnknown, "New(teleport)")
 }
 
 func TestTransferParams_BadAnswer(t *testing.T) {
@@ -167,9 +165,7 @@ func TestTerms(t *testing.T) {
 	} {
 		c := newDialect(t, tc.dialect)
 		in := &instance.Instance{Record: instance.Record{Version: tc.version, KVLease: tc.stated}}
-		if got := c.Terms(in); got != tc.want {
-			t.Errorf("%s of %q, %d s: %+v, want %+v", tc.dialect, tc.version, tc.stated, got, tc.want)
-		}
+		assert.Equal(t, c.Terms(in), tc.want, "%s of %q, %d s", tc.dialect, tc.version, tc.stated)
 	}
 }
 
@@ -187,9 +183,7 @@ func TestBlocks_DifferentSizesInPair(t *testing.T) {
 			t.Errorf("%s: %d", name, of)
 		}
 	}
-	if want := []string{"mooncake", "p2p", "moriio_read", "moriio_write"}; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	assert.EqualSlices(t, got, []string{"mooncake", "p2p", "moriio_read", "moriio_write"})
 }
 
 // TestUnfit checks the requests that a pair cannot serve.

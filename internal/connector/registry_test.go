@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const root = "../.."
@@ -40,9 +41,8 @@ func TestClasses(t *testing.T) {
 		if got, ok := connector.OfClass(strings.ToUpper(c.Name)); !ok || got != c {
 			t.Errorf("%s: %+v", c.Name, got)
 		}
-		if _, err := os.Stat(filepath.Join(root, c.Page)); err != nil {
-			t.Errorf("%s: %v", c.Name, err)
-		}
+		_, err := os.Stat(filepath.Join(root, c.Page))
+		assert.NoError(t, err, c.Name)
 		short, err := connector.Canonical(c.Name)
 		switch {
 		case c.Itself != "":

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // engineIn returns the engine at x:1 in a role, with an incarnation.
@@ -60,9 +61,7 @@ func TestBothRoles_OneRecord(t *testing.T) {
 		}
 		list := tr.Troubled()
 		slices.SortFunc(list, func(a, b instance.Key) int { return strings.Compare(a.String(), b.String()) })
-		if !slices.Equal(list, []instance.Key{d.Key, p.Key}) {
-			t.Errorf("in trouble are %v", list)
-		}
+		assert.EqualSlices(t, list, []instance.Key{d.Key, p.Key}, "in trouble")
 		synctest.Wait()
 		if n := ejected.Load(); n != 2 { // as a soft ejection, then as a hard one
 			t.Errorf("%d ejections were reported", n)

@@ -14,6 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // coreFleet has the cores of some engines whose API servers always answer.
@@ -223,9 +225,8 @@ func TestTracker_HungCore(t *testing.T) {
 			if s := tr.Share(in.Key); s > 0.2 {
 				t.Errorf("share %v right after", s)
 			}
-			if dead.Load() != 0 {
-				t.Error("a hung instance may still answer, and its legs were ended without an alternative")
-			}
+			assert.Equal(t, dead.Load(), 0,
+				"a hung instance may still answer, and its legs were ended without an alternative")
 		})
 	}
 }
@@ -424,9 +425,7 @@ func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 				t.Errorf("timed out %t: available %t", timedOut, tr.Available(in.Key))
 			}
 			// It has failed a trial, so it is excluded even if most instances are ejected.
-			if tr.Unreachable(in.Key) != timedOut {
-				t.Errorf("timed out %t: unreachable %t", timedOut, tr.Unreachable(in.Key))
-			}
+			assert.Equal(t, tr.Unreachable(in.Key), timedOut, "timed out: unreachable")
 			resume()
 			time.Sleep(30 * time.Second)
 			if !tr.Available(in.Key) {
@@ -449,9 +448,7 @@ func TestTracker_TrialOfFullEngine(t *testing.T) {
 				tr.Strike(in, "m", "prefill_timeout", true)
 			}
 			time.Sleep(20 * time.Second)
-			if want := tc.changing && tc.queued; tr.Available(in.Key) != want {
-				t.Errorf("%+v: available %t", tc, !want)
-			}
+			assert.Equal(t, tr.Available(in.Key), tc.changing && tc.queued, "%+v: available", tc)
 		})
 	}
 }
@@ -534,9 +531,7 @@ func TestTracker_SuspendedEngineRestarts(t *testing.T) {
 	run(t, c.use, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
 		c.set(func() { c.suspended["d:1"] = instance.Sleeping })
 		tr.CheckSuspended(t.Context(), in)
-		if v := tr.View(in.Key); v != instance.Sleeping {
-			t.Fatalf("view %q", v)
-		}
+		require.Equal(t, tr.View(in.Key), instance.Sleeping)
 		src.set(inst("b"))
 		synctest.Wait()
 		if tr.Trouble() || !tr.Available(in.Key) {
@@ -554,9 +549,7 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 		runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 			c.set(func() { c.noRoutes["d:2"] = true })
 			tr.CheckSuspended(t.Context(), in)
-			if v := tr.View(in.Key); v != "" {
-				t.Fatalf("view %q", v)
-			}
+			require.Equal(t, tr.View(in.Key), "")
 			c.set(func() { c.suspended["d:1"] = state })
 			c.hang("d:1")
 			waitEjected(tr, in, 20*time.Second) // found while its legs wait
@@ -567,9 +560,7 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 			for range 5 {
 				tr.Strike(in, "m", "status_503", false)
 			}
-			if v := tr.View(in.Key); v != state {
-				t.Errorf("view %q after failures", v)
-			}
+			assert.Equal(t, tr.View(in.Key), state, "view after failures")
 			c.set(func() { c.suspended["d:1"] = "" })
 			time.Sleep(3 * time.Second)
 			if v := tr.View(in.Key); v != "" || tr.Share(in.Key) == 0 {
@@ -579,9 +570,7 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 			for range 10 {
 				tr.CheckSuspended(t.Context(), peer)
 			}
-			if c.asked != before+1 {
-				t.Errorf("an engine without the routes was asked %d times", c.asked-before)
-			}
+			assert.Equal(t, c.asked, before+1, "an engine without the routes was asked %d times", c.asked-before)
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func instanceAt(role instance.Role, address string) *instance.Instance {
@@ -107,9 +108,7 @@ func TestSilence_PeerAnswers(t *testing.T) {
 		if second := silentTime(t, tr, in); second < 2*first {
 			t.Errorf("given %s, then %s: that it was slow is forgotten", first, second)
 		}
-		if dead.Load() != 0 {
-			t.Error("a silent instance may still answer, and was called dead")
-		}
+		assert.Equal(t, dead.Load(), 0, "a silent instance may still answer, and was called dead")
 	})
 }
 

@@ -18,7 +18,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -144,9 +146,7 @@ func TestRefused_ReadmittedByProbe(t *testing.T) {
 			t.Fatalf("share %v right after the return", s)
 		}
 		time.Sleep(10 * time.Second)
-		if s := tr.Share(in.Key); s != 1 {
-			t.Fatalf("share %v after the slow start", s)
-		}
+		require.Equal(t, tr.Share(in.Key), 1, "share after the slow start")
 	})
 }
 
@@ -310,9 +310,7 @@ func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
 				}
 			}
 			synctest.Wait()
-			if n := ejections.Load() - before; n != 0 {
-				t.Errorf("%s: %d ejections were reported", name, n)
-			}
+			assert.Equal(t, ejections.Load()-before, 0, "%s: ejections were reported", name)
 		})
 	}
 }
@@ -327,9 +325,7 @@ func TestTracker_RemovedNotListed(t *testing.T) {
 			src.set(&one)
 			tr.Strike(&one, "m", "5xx", false)
 		}
-		if n := len(tr.Troubled()); n != 1 {
-			t.Errorf("%d instances are listed, and one is there", n)
-		}
+		assert.Equal(t, len(tr.Troubled()), 1, "instances are listed, and one is there")
 	})
 }
 

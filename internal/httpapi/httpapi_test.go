@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -285,9 +286,8 @@ func TestModelRoutes(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, code, body)
 		}
 	}
-	if code, _, _ := call(t, http.MethodDelete, s.URL+"/models/routes/org/chat", ""); code != http.StatusUnauthorized {
-		t.Errorf("without a key: %d", code)
-	}
+	code, _, _ := call(t, http.MethodDelete, s.URL+"/models/routes/org/chat", "")
+	assert.Equal(t, code, http.StatusUnauthorized, "without a key")
 }
 
 // Errors about the body name the field and its expected value, without Go types.
@@ -402,9 +402,8 @@ func TestClientKeys(t *testing.T) {
 			t.Errorf("%q: %d %s", tc.auth, code, body)
 		}
 	}
-	if code, _, _ := call(t, http.MethodGet, s.URL+"/health", ""); code != 200 {
-		t.Errorf("/health wants a key: %d", code)
-	}
+	code, _, _ := call(t, http.MethodGet, s.URL+"/health", "")
+	assert.Equal(t, code, 200, "/health wants a key")
 }
 
 // Load balancers check with HEAD.
@@ -453,18 +452,15 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 		require.NoError(t, err)
 		defer c.Close()
 		const size = 20 << 20
-		if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", path, size); err != nil {
-			t.Fatal(err)
-		}
+		_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", path, size)
+		require.NoError(t, err)
 		for piece, sent := make([]byte, 64<<10), 0; sent < size; sent += len(piece) {
 			if _, err := c.Write(piece); err != nil {
 				t.Fatalf("%s: after %d bytes: %v", path, sent, err)
 			}
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
+		require.NoError(t, err, path)
 		if _, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != want || err != nil {
 			t.Errorf("%s: %s, %v", path, resp.Status, err)
 		}
@@ -503,9 +499,7 @@ func TestAnthropicKey(t *testing.T) {
 		{"POST", "/reset_prefix_cache", "k1", []string{version, "2023-06-01"}, 403},
 	} {
 		code, _, body := call(t, tc.method, s.URL+tc.path, "{}", append([]string{"X-Api-Key", tc.key, "Content-Type", "application/json"}, tc.more...)...)
-		if code != tc.code {
-			t.Errorf("%s %s with %q, %v: %d %s, want %d", tc.method, tc.path, tc.key, tc.more, code, body, tc.code)
-		}
+		assert.Equal(t, code, tc.code, "%s %s with %q, %v: %s", tc.method, tc.path, tc.key, tc.more, body)
 		if tc.key == "" && !strings.Contains(body, "x-api-key") {
 			t.Errorf("%s does not name the header", body)
 		}
@@ -630,16 +624,14 @@ func TestSplitListeners(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), true)
 	for path, want := range map[string]int{"/status": 404, "/metrics": 404, "/health": 200, "/v1/models": 200} {
-		if code, _, _ := call(t, http.MethodGet, s.URL+path, ""); code != want {
-			t.Errorf("clients' address: GET %s %d, want %d", path, code, want)
-		}
+		code, _, _ := call(t, http.MethodGet, s.URL+path, "")
+		assert.Equal(t, code, want, "clients' address: GET %s", path)
 	}
 	a := httptest.NewServer(httpapi.NewAdminRouter(deps()))
 	t.Cleanup(a.Close)
 	for path, want := range map[string]int{"/status": 200, "/metrics": 200, "/readyz": 200, "/v1/models": 404} {
-		if code, _, _ := call(t, http.MethodGet, a.URL+path, ""); code != want {
-			t.Errorf("operator's address: GET %s %d, want %d", path, code, want)
-		}
+		code, _, _ := call(t, http.MethodGet, a.URL+path, "")
+		assert.Equal(t, code, want, "operator's address: GET %s", path)
 	}
 }
 
@@ -648,9 +640,8 @@ func TestFanOut_RequiresAdminKey(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	for _, path := range []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"} {
-		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "X-Api-Key", "wrong"); code != http.StatusForbidden {
-			t.Errorf("%s with a wrong key: %d %s", path, code, got)
-		}
+		code, _, got := call(t, http.MethodPost, s.URL+path, "", "X-Api-Key", "wrong")
+		assert.Equal(t, code, http.StatusForbidden, "%s with a wrong key: %s", path, got)
 		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "Authorization", "Bearer a client's"); code != http.StatusNotFound || got != `{"detail":"Not Found"}` {
 			t.Errorf("%s without the key: %d %s", path, code, got)
 		}

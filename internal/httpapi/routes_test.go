@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
@@ -47,9 +48,7 @@ func vllmRoutes(t *testing.T, file string) map[routes.Route]string {
 			continue
 		}
 		words := strings.SplitN(strings.TrimSpace(line), " ", 3)
-		if len(words) != 3 {
-			t.Fatalf("%s: %q is no route", file, line)
-		}
+		require.Len(t, words, 3, "%s: %q is no route", file, line)
 		out[routes.Of(words[0], words[1])] = words[2]
 	}
 	return out
@@ -153,9 +152,8 @@ func TestDocs_OperatorRoutes(t *testing.T) {
 		path := route.Path()
 		keyless, _, _ := call(t, route.Method(), s.URL+path, "")
 		code, _, _ := call(t, route.Method(), s.URL+path, "", "X-Api-Key", "sk-read")
-		if can := keyless == http.StatusUnauthorized && code != http.StatusForbidden; can != readable[route] {
-			t.Errorf("%s: the right read allows it: %t, on the page: %t", route, can, readable[route])
-		}
+		assert.Equal(t, keyless == http.StatusUnauthorized && code != http.StatusForbidden, readable[route],
+			"%s: the right read allows it, on the page", route)
 		if keyless == http.StatusNotFound || path == httpapi.DashboardEvents { // "fanned out" and "dashboard" on the page
 			continue
 		}

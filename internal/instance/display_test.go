@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The status and its reason are derived from record, view, intent and opinion, in a fixed order.
@@ -61,9 +62,7 @@ func TestStatus(t *testing.T) {
 			if sel, err := instance.ParseSelector("state=" + tc.status); err != nil || !sel.Matches(seen) {
 				t.Errorf("state=%s: %v", tc.status, err)
 			}
-			if got := in.CanServe(tc.opinion); got != tc.serves {
-				t.Errorf("it serves: %v", got)
-			}
+			assert.Equal(t, in.CanServe(tc.opinion), tc.serves, "it serves")
 			if in.View != before.View || in.Reason != before.Reason {
 				t.Error("the instance itself has changed")
 			}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // publisher publishes snapshots the way a watcher does.
@@ -39,9 +40,7 @@ func TestFollow_CallsForEachSnapshot(t *testing.T) {
 			defer close(done)
 			var last *instance.Snapshot
 			instance.Follow(ctx, p.snapshot, func(prev, next *instance.Snapshot) {
-				if prev != last {
-					t.Errorf("prev is %v, want the snapshot of the previous call, %v", prev, last)
-				}
+				assert.Equal(t, prev, last, "prev, which is the snapshot of the previous call")
 				last = next
 				revisions = append(revisions, next.Revision)
 			})
@@ -57,9 +56,7 @@ func TestFollow_CallsForEachSnapshot(t *testing.T) {
 			t.Errorf("called for revisions %v, want 1 to 5", revisions)
 		}
 		p.publish(6)
-		if len(revisions) != 5 {
-			t.Error("called after Follow has returned")
-		}
+		assert.Len(t, revisions, 5, "called after Follow has returned")
 	})
 }
 
@@ -85,9 +82,7 @@ func TestFollow_NeverMissesTheNewest(t *testing.T) {
 			cancel()
 		}
 	})
-	if seen != last {
-		t.Errorf("returned at revision %d, want %d", seen, last)
-	}
+	assert.Equal(t, seen, last, "returned at revision")
 }
 
 func TestAwait(t *testing.T) {
@@ -109,9 +104,7 @@ func TestAwait(t *testing.T) {
 		go func() { met <- instance.Await(t.Context(), p.snapshot, at(3)) }()
 		for _, revision := range []int64{2, 3} {
 			synctest.Wait()
-			if len(met) != 0 {
-				t.Errorf("returned before revision %d", revision)
-			}
+			assert.Len(t, met, 0, "returned before revision %d", revision)
 			p.publish(revision)
 		}
 		if !<-met {

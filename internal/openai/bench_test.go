@@ -83,8 +83,6 @@ func BenchmarkEvents(b *testing.B) {
 			}
 			rest = tail
 		}
-		if n != 16 {
-			b.Fatal(n)
-		}
+		require.Equal(b, n, 16)
 	}
 }

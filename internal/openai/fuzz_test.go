@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var requestSeeds = []string{
@@ -81,13 +82,9 @@ func FuzzParse(f *testing.F) {
 		}
 		var model string
 		if raw := lastOf(members, "model"); raw != nil {
-			if err := json.Unmarshal(raw, &model); err != nil {
-				t.Fatalf("took the model %s", raw)
-			}
+			require.NoError(t, json.Unmarshal(raw, &model), "took the model %s", string(raw))
 		}
-		if r.Model != model {
-			t.Fatalf("%q: model %q, want %q", body, r.Model, model)
-		}
+		require.Equal(t, r.Model, model, "%q: model", body)
 		if raw := lastOf(members, "stream"); (kindOf(raw) == 't' || kindOf(raw) == 'f' || raw == nil) && r.Stream != (kindOf(raw) == 't') {
 			t.Fatalf("%q: stream is %v", body, r.Stream)
 		}
@@ -230,9 +227,7 @@ func FuzzEvents(f *testing.F) {
 		if joined := append(sent, buf...); !bytes.Equal(joined, stream) {
 			t.Fatalf("%q in reads of %v became %q", stream, cuts, joined)
 		}
-		if want := eventsOf(stream); !slices.Equal(got, want) {
-			t.Fatalf("%q in reads of %v: events %q, want %q", stream, cuts, got, want)
-		}
+		require.EqualSlices(t, got, eventsOf(stream), "%q in reads of %v: events", stream, cuts)
 		for _, e := range got {
 			checkMeaning(t, e+"\n\n")
 		}
@@ -267,15 +262,9 @@ func checkMeaning(t *testing.T, event string) {
 		aborted = aborted || string(c.Finish) == `"abort"`
 		finished = finished || c.Finish != nil && string(c.Finish) != "null"
 	}
-	if got := sse.Aborted(openai.Generate, []byte(event)); got != aborted {
-		t.Fatalf("%q is aborted: %v, want %v", event, got, aborted)
-	}
-	if got := sse.Finished([]byte(event)); got != finished {
-		t.Fatalf("%q has a finish reason: %v, want %v", event, got, finished)
-	}
-	if got := sse.SignOf(openai.Chat, []byte(event)); aborted != (got == sse.SignAborted) {
-		t.Fatalf("%q: sign %v, aborted %v", event, got, aborted)
-	}
+	require.Equal(t, sse.Aborted(openai.Generate, []byte(event)), aborted, "%q is aborted", event)
+	require.Equal(t, sse.Finished([]byte(event)), finished, "%q has a finish reason", event)
+	require.Equal(t, aborted, (sse.SignOf(openai.Chat, []byte(event)) == sse.SignAborted), "%q", event)
 }
 
 // plainJSON reports whether a text is JSON that the standard library reads as we do: without duplicate
@@ -376,9 +365,7 @@ func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 // is true. An element of path may list alternatives separated by |.
 func sameButTokens(t *testing.T, before, after []rawMember, path []string, changed bool) {
 	t.Helper()
-	if len(before) != len(after) {
-		t.Fatalf("%d members became %d", len(before), len(after))
-	}
+	require.Equal(t, len(before), len(after), "members")
 	for i := range before {
 		if !bytes.Equal(before[i].key, after[i].key) {
 			t.Fatalf("%s became %s", before[i], after[i])

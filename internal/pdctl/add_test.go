@@ -12,15 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestAddListRemove(t *testing.T) {
@@ -34,9 +34,7 @@ func TestAddListRemove(t *testing.T) {
 	errs := r.want(1, "decode/"+d+": added, serves org/m\n"+
 		"decode/"+dead+": failed: GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?; start it, or use --wait to add it when it answers\n",
 		"add", "decode", d, dead)
-	if !strings.Contains(errs, "1 of 2 failed") {
-		t.Errorf("stderr %q", errs)
-	}
+	assert.Contains(t, errs, "1 of 2 failed")
 
 	got := r.listings()
 	if len(got.Instances) != 2 || got.Revision == 0 {
@@ -47,9 +45,7 @@ func TestAddListRemove(t *testing.T) {
 		Role: instance.Prefill, Address: p, Status: "ready", State: instance.Ready, Static: true, ID: first.ID,
 		Models: []string{"org/m"}, Connector: "nixl", Source: "admin", Version: "0.12.0", Revision: first.Revision,
 	}
-	if d := cmp.Diff(want, first); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, first)
 	_, table, _ := r.run("list", "decode")
 	if strings.Contains(table, p) || !strings.Contains(table, "decode  "+d+"  ready  -    -          100     static  org/m   -") {
 		t.Errorf("list decode:\n%s", table)
@@ -57,14 +53,10 @@ func TestAddListRemove(t *testing.T) {
 
 	r.want(0, removed("prefill", p), "remove", "prefill", p, "prefill/"+p, "--reason", "test")
 	r.want(1, "prefill/"+p+": failed: there is no such instance; see pdctl list\n", "remove", "prefill", p)
-	if got := r.listings(); len(got.Instances) != 1 {
-		t.Errorf("after removal: %+v", got)
-	}
+	assert.Len(t, r.listings().Instances, 1, "after removal")
 	// Add lifts the removal.
 	r.want(0, "prefill/"+p+": added, serves org/m\n", "add", "prefill", p)
-	if got := r.listings(); got.Instances[0].Intent != "" {
-		t.Errorf("after adding again: %+v", got.Instances[0])
-	}
+	assert.Equal(t, r.listings().Instances[0].Intent, "", "after adding again")
 }
 
 // The record has the KV transfer that the engine reports, so that
@@ -117,12 +109,8 @@ func TestAddWrongModelAndKeys(t *testing.T) {
 	r.want(1, "prefill/"+proxy+": failed: GET http://"+proxy+"/v1/models: not an answer of vLLM: "+proxy+" is a pdmesh proxy; use the address of vLLM\n",
 		"add", "prefill", proxy, "--wait")
 	code, out, errs := r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint(), "OPENAI_API_KEY": "k"}, "add", "prefill", secret)
-	if code != 0 {
-		t.Errorf("with the key: %d\n%s%s", code, out, errs)
-	}
-	if got := r.listings(); len(got.Instances) != 1 {
-		t.Errorf("%+v", got)
-	}
+	assert.Equal(t, code, 0, "with the key\n%s%s", out, errs)
+	assert.Len(t, r.listings().Instances, 1)
 }
 
 func TestAdd_ExistingInstance(t *testing.T) {
@@ -131,9 +119,7 @@ func TestAdd_ExistingInstance(t *testing.T) {
 	p := startEngine(t, "m")
 	r.put("/pd/prefill/"+p, "{broken")
 	_, out, _ := r.run("add", "prefill", p)
-	if !strings.Contains(out, "failed: already exists, but is rejected: broken JSON") || !strings.Contains(out, "pdctl remove") {
-		t.Errorf("%s", out)
-	}
+	assert.Contains(t, out, "failed: already exists, but is rejected: broken JSON", "pdctl remove")
 	r.put("/pd/decode/"+p, `{"models":["m"],"state":"down"}`)
 	r.want(0, "decode/"+p+": already exists (down); not changed\n", "add", "decode", p)
 	r.want(0, "decode/"+p+": already exists (down); not changed\n", "add", "decode", p, "--wait", "--reason=x")
@@ -156,9 +142,7 @@ func TestAddWait(t *testing.T) {
 	dead := testkit.FreePort(t)
 	errs := r.want(0, "Waiting for decode/"+dead+": GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?\n",
 		"add", "decode", dead, "--wait", "--model", "m")
-	if !strings.Contains(errs, "no proxy uses this etcd now") {
-		t.Errorf("stderr %q", errs)
-	}
+	assert.Contains(t, errs, "no proxy uses this etcd now")
 	got := r.listings()
 	if len(got.Instances) != 1 || got.Instances[0].View != instance.Pending {
 		t.Fatalf("%+v", got)
@@ -170,16 +154,12 @@ func TestAddWait(t *testing.T) {
 	// A pending add with a time limit has a lease; another wait replaces it.
 	r.run("add", "decode", dead, "--wait=10m")
 	_, out, _ = r.run("get", "decode", dead, "-o", "json")
-	if !strings.Contains(out, `"granted_ttl": 600`) {
-		t.Errorf("get:\n%s", out)
-	}
+	assert.Contains(t, out, `"granted_ttl": 600`)
 	if out := r.ok("list"); !regexp.MustCompile(`waits for the instance to answer; ends in (9|10)m`).MatchString(out) {
 		t.Errorf("list:\n%s", out)
 	}
 	r.want(0, removed("decode", dead), "remove", "decode", dead)
-	if n := pendings(r); n != 0 {
-		t.Errorf("%d pending after removal", n)
-	}
+	assert.Equal(t, pendings(r), 0, "pending after removal")
 }
 
 func pendings(r *rig) (n int) {
@@ -223,15 +203,12 @@ func TestAddWaitBlock(t *testing.T) {
 	go func() { served <- srv.ListenAndServe() }()
 	t.Cleanup(func() { _ = srv.Close(); <-served })
 	testkit.Eventually(t, time.Minute, func() error { return out.has("prefill/" + late + ": added\n") })
-	if code, _, errs := r.run("remove", "prefill", removed); code != 0 {
-		t.Fatal(errs)
-	}
+	code, _, errs := r.run("remove", "prefill", removed)
+	require.Equal(t, code, 0, errs)
 	testkit.Eventually(t, time.Minute, func() error {
 		return out.has("prefill/" + removed + ": failed: the pending add has ended")
 	})
-	if code := stop(false); code != 1 {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	assert.Equal(t, stop(false), 1, "exit\n%s", out)
 	if code := stopNames(false); code != 1 || strings.Count(names.String(), "prefill/"+late+"\n") != 1 || strings.Contains(names.String(), "prefill/"+removed+"\n") {
 		t.Errorf("-o name: exit %d\n%s", code, names)
 	}

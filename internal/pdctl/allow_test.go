@@ -5,10 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Allow lifts a removal and creates nothing in its place; list shows the removals.
@@ -32,9 +31,7 @@ func TestAllow(t *testing.T) {
 		t.Fatalf("%+v", removed)
 	}
 	removed[0].By, removed[0].Revision, removed[0].Reason = "", 0, ""
-	if d := cmp.Diff([]show.Removal{{Role: instance.Decode, Address: k}}, removed); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []show.Removal{{Role: instance.Decode, Address: k}}, removed)
 
 	// An instance that registers in spite of its removal is listed once, with the intent.
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"]}`)
@@ -45,9 +42,7 @@ func TestAllow(t *testing.T) {
 	if got := r.listings(); len(got.Removed) != 0 || len(got.Instances) != 1 || got.Instances[0].Intent != "" {
 		t.Errorf("%+v", got)
 	}
-	if errs := r.want(2, "", "allow", "decode", "10.0.0.1"); !strings.Contains(errs, "nothing was done") {
-		t.Errorf("stderr %q", errs)
-	}
+	assert.Contains(t, r.want(2, "", "allow", "decode", "10.0.0.1"), "nothing was done")
 }
 
 // List prints the newest removals; its JSON has all of them, as input for allow.
@@ -66,9 +61,7 @@ func TestList_ManyRemovals(t *testing.T) {
 	if _, out, _ := r.run("list"); !strings.HasSuffix(out, want) || strings.Count(out, "removed: ") != 21 {
 		t.Errorf("list shows %q", out)
 	}
-	if n := len(r.listings().Removed); n != 30 {
-		t.Errorf("%d removals in the JSON", n)
-	}
+	assert.Equal(t, len(r.listings().Removed), 30, "removals in the JSON")
 	if code, _, errs := r.run(allow...); code != 0 || len(r.listings().Removed) != 0 {
 		t.Errorf("exit %d: %s", code, errs)
 	}

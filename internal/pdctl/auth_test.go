@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -37,9 +38,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	file := filepath.Join(t.TempDir(), "proxy.pass")
 	testkit.WriteFile(t, file, "from a file\n")
 	code, out, errs := r.run("auth", "init", "--apply", "--password-file", "pd-proxy="+file)
-	if code != 0 {
-		t.Fatalf("%d %s%s", code, out, errs)
-	}
+	require.Equal(t, code, 0, "%s%s", out, errs)
 	passwords := map[string]string{"pd-proxy": "from a file"}
 	for _, m := range regexp.MustCompile(`(?m)^(\S+): password (\S+)$`).FindAllStringSubmatch(out, -1) {
 		passwords[m[1]] = m[2]
@@ -104,9 +103,7 @@ func TestUsers_Permissions(t *testing.T) {
 			denied("deletes", err, has == writes)
 		}
 		_, err := cli.UserAdd(ctx, "mallory", "x")
-		if !errors.Is(err, rpctypes.ErrPermissionDenied) {
-			t.Errorf("%s adds users: %v", user, err)
-		}
+		assert.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "%s adds users", user)
 		w := <-cli.Watch(clientv3.WithRequireLeader(ctx), "mooncake/", clientv3.WithPrefix())
 		if w.Err() == nil {
 			t.Errorf("%s watches Mooncake's keys", user)
@@ -156,9 +153,7 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	watched := make(chan struct{})
 	go func() { defer close(watched); watcher.Run(wctx) }()
 	defer func() { stopWatcher(); <-watched }()
-	if err := store.New(proxy, layout, "proxy p").EnsureSchema(ctx); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, store.New(proxy, layout, "proxy p").EnsureSchema(ctx))
 	presence := lease.NewPresence(proxy, lease.PresenceOptions{
 		Layout: layout, ID: "p", Address: "10.0.0.9:8000", Version: "test", Log: log,
 		Applied: func() int64 { return watcher.Status().Applied },
@@ -205,9 +200,8 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	// A pending add becomes an instance.
 	waiting := instance.Key{Role: instance.Prefill, Address: "10.0.0.3:8100"}
 	operator := store.New(as(schema.RoleOperator), layout, "operator")
-	if _, err := operator.Instances.AddPending(ctx, waiting, schema.PendingAdd{}, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Instances.AddPending(ctx, waiting, schema.PendingAdd{}, 0, "")
+	require.NoError(t, err)
 	sees("promoted", func(s *instance.Snapshot) bool {
 		in, ok := s.Lookup(waiting)
 		return ok && in.View != instance.Pending
@@ -221,9 +215,8 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	if ttl, err := proxy.TimeToLive(ctx, lease); err != nil || ttl.TTL <= 0 {
 		t.Errorf("time to live: %+v, %v", ttl, err)
 	}
-	if _, err := as(schema.RoleAgentPrefill).Revoke(ctx, lease); !errors.Is(err, rpctypes.ErrPermissionDenied) {
-		t.Errorf("an agent of the other role revokes it: %v", err)
-	}
+	_, err = as(schema.RoleAgentPrefill).Revoke(ctx, lease)
+	assert.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "an agent of the other role revokes it")
 	leaving := record(decode)
 	leaving.State = instance.Draining
 	reg.Set(leaving)
@@ -231,9 +224,7 @@ func TestUsers_ProgramsWork(t *testing.T) {
 		in, ok := s.Lookup(decode)
 		return ok && in.Record.State == instance.Draining
 	})
-	if err := reg.Revoke(ctx); err != nil {
-		t.Errorf("revoke: %v", err)
-	}
+	assert.NoError(t, reg.Revoke(ctx))
 	sees("removed", has(decode, false))
 }
 
@@ -304,9 +295,8 @@ func TestAuthInit_Repeated(t *testing.T) {
 	require.NoError(t, err)
 	_, err = r.cli.UserGrantRole(t.Context(), "reader", "reader")
 	require.NoError(t, err)
-	if code, out, errs := r.run("auth", "init", "--apply", "--password-file", "root="+file); code != 0 {
-		t.Fatalf("%d %s%s", code, out, errs)
-	}
+	code, out, errs = r.run("auth", "init", "--apply", "--password-file", "root="+file)
+	require.Equal(t, code, 0, "%s%s", out, errs)
 	if code, _, errs := r.run("auth", "init", "--apply"); code != 1 || !strings.Contains(errs, "user name") {
 		t.Errorf("without a user: %d %s", code, errs)
 	}
@@ -315,9 +305,8 @@ func TestAuthInit_Repeated(t *testing.T) {
 	if code != 0 || strings.Contains(out, ": password ") || !strings.Contains(out, "pd-proxy: existed, and keeps its password") {
 		t.Errorf("again: %d %s%s", code, out, errs)
 	}
-	if code, out, errs := r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file); code != 0 {
-		t.Errorf("the operator: %d %s%s", code, out, errs)
-	}
+	code, out, errs = r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file)
+	assert.Equal(t, code, 0, "the operator: %s%s", out, errs)
 	if code, out, errs := r.run("cordon", "decode", "10.0.0.1:8200", "--etcd-username", "reader", "--etcd-password-file", file); code == 0 || !strings.Contains(out, "denies this user") || strings.Contains(out+errs, "applied all the same") {
 		t.Errorf("a user with read rights only: %d %s%s", code, out, errs)
 	}
@@ -332,12 +321,10 @@ func TestAuthInit_Repeated(t *testing.T) {
 	// A user can change its password.
 	newer := filepath.Join(t.TempDir(), "newer")
 	testkit.WriteFile(t, newer, "\ufeffother\r\n") // as editors on Windows write it
-	if code, out, errs := r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...); code != 0 {
-		t.Errorf("its own password: %d %s%s", code, out, errs)
-	}
-	if code, out, errs := r.run("list", "--etcd-username", "root", "--etcd-password", "other"); code != 0 {
-		t.Errorf("the new password: %d %s%s", code, out, errs)
-	}
+	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...)
+	assert.Equal(t, code, 0, "its own password: %s%s", out, errs)
+	code, out, errs = r.run("list", "--etcd-username", "root", "--etcd-password", "other")
+	assert.Equal(t, code, 0, "the new password: %s%s", out, errs)
 	for _, bad := range [][]string{
 		{"auth", "init", "--apply", "--dry-run"}, {"auth", "init", "--password-file", "nobody=" + file}, {"auth", "init", "--password-file", "root=/nowhere/f"},
 		{"auth", "init", "--apply", "--etcd-endpoints", "10.0.0.1:2379"},

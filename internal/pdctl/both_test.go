@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // An engine in both roles is added and removed with one command.
@@ -17,21 +19,16 @@ func TestAddBoth(t *testing.T) {
 	if len(got.Instances) != 2 || got.Instances[0].Revision != got.Instances[1].Revision {
 		t.Errorf("not one transaction: %+v", got)
 	}
-	if _, out, _ := r.run("get", "prefill", e); !strings.Contains(out, "kv_both") {
-		t.Errorf("the record says\n%s", out)
-	}
+	_, out, _ := r.run("get", "prefill", e)
+	assert.Contains(t, out, "kv_both")
 	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "already exists; not changed"), "add", "both", e)
 	r.want(0, removed("prefill", e), "remove", "prefill", e)
 	r.want(0, added, "add", "both", e) // the missing key is added
 	r.want(0, removed("prefill", e)+removed("decode", e), "remove", "both", e)
-	if got := r.listings(); len(got.Instances) != 0 {
-		t.Errorf("after removal: %+v", got)
-	}
+	assert.Len(t, r.listings().Instances, 0, "after removal")
 	const allowed = ": allowed; proxies use it again when it registers\n"
 	r.want(0, "prefill/"+e+allowed+"decode/"+e+allowed, "allow", "both", e)
-	if got := r.listings(); len(got.Removed) != 0 {
-		t.Errorf("after allow: %+v", got)
-	}
+	assert.Len(t, r.listings().Removed, 0, "after allow")
 }
 
 // Requests on an engine in both roles, which a load digest lists under each role, count once.
@@ -84,10 +81,8 @@ func TestAddRanks(t *testing.T) {
 	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Ranks != 4 {
 		t.Errorf("%+v", got)
 	}
-	if _, out, _ := r.run("list", "-o", "wide"); !strings.Contains(out, "RANKS") {
-		t.Errorf("no column of ranks:\n%s", out)
-	}
-	if _, out, _ := r.run("get", "decode", e); !strings.Contains(out, `"dp_size":4`) {
-		t.Errorf("the record:\n%s", out)
-	}
+	_, out, _ := r.run("list", "-o", "wide")
+	assert.Contains(t, out, "RANKS")
+	_, out, _ = r.run("get", "decode", e)
+	assert.Contains(t, out, `"dp_size":4`)
 }

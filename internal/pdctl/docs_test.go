@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -53,9 +54,7 @@ func TestDocs_Commands(t *testing.T) {
 					continue
 				}
 				calls++
-				if err := pdctl.Parse(args); err != nil {
-					t.Errorf("%s: %q: %v", page, args, err)
-				}
+				assert.NoError(t, pdctl.Parse(args), "%s: %q", page, args)
 			}
 		}
 	}
@@ -75,9 +74,7 @@ func TestExamples(t *testing.T) {
 				t.Errorf("%s: %q is no call", name, line)
 				continue
 			}
-			if err := pdctl.Parse(args); err != nil {
-				t.Errorf("%s: %q: %v", name, args, err)
-			}
+			assert.NoError(t, pdctl.Parse(args), "%s: %q", name, args)
 			if strings.Contains("pdctl "+strings.Join(args, " "), strings.TrimPrefix(name, "pdctl ")) {
 				calls++
 			}
@@ -109,7 +106,5 @@ func TestDoctorPage_ListsAllChecks(t *testing.T) {
 			t.Errorf("check %s is not on the page, or says something else", c.Name)
 		}
 	}
-	if !strings.Contains(string(page), "5: errors or warnings") {
-		t.Error("exit code 5 is not on the page")
-	}
+	assert.Contains(t, string(page), "5: errors or warnings")
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -52,13 +53,9 @@ func (r *rig) examinedWith(env map[string]string, code int, args ...string) []do
 	r.t.Helper()
 	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
 	got, out, errs := r.runEnv(env, append([]string{"doctor", "-o", "json"}, args...)...)
-	if got != code {
-		r.t.Errorf("exit %d, want %d\n%s%s", got, code, out, errs)
-	}
+	assert.Equal(r.t, got, code, "exit\n%s%s", out, errs)
 	var d struct{ Findings []doctor.Finding }
-	if err := json.Unmarshal([]byte(out), &d); err != nil {
-		r.t.Fatalf("%v\n%s%s", err, out, errs)
-	}
+	require.NoError(r.t, json.Unmarshal([]byte(out), &d), "%s%s", out, errs)
 	executable(r.t, d.Findings)
 	return slices.DeleteFunc(d.Findings, func(f doctor.Finding) bool {
 		return f.Check == "agent" && f.Severity == doctor.Note && !strings.Contains(f.Subject, "/10.0.0.9:")
@@ -76,9 +73,7 @@ func executable(t *testing.T, list []doctor.Finding) {
 			if err == nil {
 				err = parses(words)
 			}
-			if err != nil {
-				t.Errorf("%s %s: %s: %v", f.Check, f.Subject, line, err)
-			}
+			assert.NoError(t, err, "%s %s: %s", f.Check, f.Subject, line)
 		}
 	}
 }
@@ -145,9 +140,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	r.leased("/pd/prefill/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
 	r.leased("/pd/decode/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
 	r.put("/pd/proxies/p1", well)
-	if got := r.examined(0); len(got) != 0 {
-		t.Errorf("%+v", got)
-	}
+	assert.Len(t, r.examined(0), 0)
 	if code, out, _ := r.run("doctor", "--agents=false"); code != 0 || !strings.Contains(out, "Nothing is wrong.") {
 		t.Errorf("exit %d\n%s", code, out)
 	}
@@ -169,9 +162,7 @@ func TestDoctorKVBoth(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	if len(list) != 2 {
-		t.Errorf("%+v", list)
-	}
+	assert.Len(t, list, 2)
 }
 
 // The commands that doctor prints for a full etcd repair it.
@@ -182,9 +173,7 @@ func TestDoctorNOSPACE(t *testing.T) {
 	etcdtest.FillUp(t, cli)
 	env := map[string]string{"PD_ETCD_ENDPOINTS": e.Endpoint()}
 	code, out, errs := execute(t.Context(), env, "doctor", "--agents=false")
-	if code != 5 {
-		t.Fatalf("exit %d\n%s%s", code, out, errs)
-	}
+	require.Equal(t, code, 5, "exit\n%s%s", out, errs)
 	require.Contains(t, out, "error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm")
 	if strings.Contains(out, "lease") { // leases are still renewed
 		t.Error(out)
@@ -260,9 +249,7 @@ func TestDoctorRejectedValue(t *testing.T) {
 	finds(t, got, "rejected", "decode/10.0.0.3:1", "unknown connector", "--connector is one of plain, nixl")
 	for address, quoted := range map[string]string{"$(rm -rf x):1": "'$(rm -rf x):1'", "--force": "--force"} {
 		f := finds(t, got, "rejected", "decode/"+address, "its key is not that of an instance", "pdctl"+at+" remove decode -- "+quoted)
-		if len(f.Commands) != 1 {
-			t.Errorf("%q: get and add take no such address", f.Commands)
-		}
+		assert.Len(t, f.Commands, 1, "get and add take no such address")
 	}
 	r.want(0, "decode/--force: removed\n", "remove", "decode", "--", "--force")
 }
@@ -275,9 +262,7 @@ func TestDoctorSecondKeyOfAnInstance(t *testing.T) {
 	r.leased("/pd/decode/node7:8200", `{"models":["m"]}`)
 	r.put("/pd/decode/Node7:8200", `{"models":["m"]}`)
 	f := finds(t, r.examined(5), "rejected", "decode/Node7:8200", "another key already names node7:8200", "must name the engine by node7:8200", " del /pd/decode/Node7:8200")
-	if len(f.Commands) != 1 {
-		t.Errorf("pdctl remove deletes the key of the instance, too: %q", f.Commands)
-	}
+	assert.Len(t, f.Commands, 1, "pdctl remove deletes the key of the instance, too")
 }
 
 // agentSocket answers like an agent of this machine; it returns the environment in which the socket is found.
@@ -428,9 +413,7 @@ func TestDoctorOneEngineUnderTwoNames(t *testing.T) {
 				r.leased(fmt.Sprintf("/pd/%s/%s", role, tc.address), record(tc.hosts[1], tc.started))
 			}
 			if !tc.twice {
-				if got := r.examined(0); len(got) != 0 {
-					t.Errorf("%+v", got)
-				}
+				assert.Len(t, r.examined(0), 0)
 				return
 			}
 			got := r.examined(5)
@@ -438,9 +421,7 @@ func TestDoctorOneEngineUnderTwoNames(t *testing.T) {
 				at := string(role) + "/10.0.0.1:8200"
 				finds(t, got, "conflict", at, "one engine is registered 2 times: "+at, "pdctl get "+string(role)+"/vm:8200")
 			}
-			if len(got) != 2 {
-				t.Errorf("%+v", got)
-			}
+			assert.Len(t, got, 2)
 		})
 	}
 }
@@ -476,9 +457,8 @@ func TestDoctorPairs(t *testing.T) {
 			r.leased("/pd/prefill/10.0.0.7:8100", tc.prefill)
 			r.leased("/pd/decode/10.0.0.8:8200", tc.decode)
 			got := r.examined(5)
-			if f := finds(t, got, "pair", "prefill/10.0.0.7:8100", tc.words...); f.Severity != doctor.Error {
-				t.Errorf("severity %s: there is no pair at all", f.Severity)
-			}
+			assert.Equal(t, finds(t, got, "pair", "prefill/10.0.0.7:8100", tc.words...).Severity, doctor.Error,
+				"severity: there is no pair at all")
 			finds(t, got, "pair", "decode/10.0.0.8:8200")
 		})
 	}
@@ -541,13 +521,9 @@ func TestDoctorPairsOfAModel(t *testing.T) {
 			}
 			got := slices.DeleteFunc(r.examined(code), func(f doctor.Finding) bool { return f.Check != "pair" })
 			for subject, words := range tc.want {
-				if f := finds(t, got, "pair", subject, words...); f.Severity != tc.severity {
-					t.Errorf("%s: severity %s", subject, f.Severity)
-				}
+				assert.Equal(t, finds(t, got, "pair", subject, words...).Severity, tc.severity, "%s: severity", subject)
 			}
-			if len(got) != len(tc.want) {
-				t.Errorf("%+v", got)
-			}
+			assert.Equal(t, len(got), len(tc.want), got)
 		})
 	}
 }
@@ -575,9 +551,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	finds(t, list, "model", "decode/"+elsewhere, "serves llama, not qwen", cure, "pdctl get decode/"+elsewhere)
 	finds(t, list, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "pdmesh-agent status --role decode --address 10.0.0.9:8200")
 	finds(t, list, "model", "prefill/"+engine, "serves mistral, not qwen", cure)
-	if len(list) != 3 {
-		t.Errorf("no finding about an agent that is not registered: %+v", list)
-	}
+	assert.Len(t, list, 3, "no finding about an agent that is not registered")
 }
 
 func TestDoctorDeadEngines(t *testing.T) {
@@ -693,9 +667,7 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	away := testkit.FreePort(t)
 	got := r.examined(5, "--etcd-endpoints", r.etcd.Endpoint()+","+away, "--timeout", "2s")
 	f := finds(t, got, "engine", "decode/10.0.0.8:8200", "2 of 2 proxies cannot use it: ejected", "connection refused", "pdctl get decode/10.0.0.8:8200", "pdctl remove decode 10.0.0.8:8200", "if the engine will not return, remove the instance")
-	if f.Severity != doctor.Error {
-		t.Errorf("severity %s", f.Severity)
-	}
+	assert.Equal(t, f.Severity, doctor.Error)
 	if f := finds(t, got, "engine", "decode/10.0.0.9:8200", "1 of 2 proxies cannot use it: ejected"); f.Severity != doctor.Warning {
 		t.Errorf("severity %s", f.Severity)
 	}
@@ -703,9 +675,8 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	if f := finds(t, got, "etcd", "etcd "+away, "a member of etcd does not answer; the others work"); f.Severity != doctor.Warning {
 		t.Errorf("severity %s", f.Severity)
 	}
-	if _, out, _ := r.run("get", "decode/10.0.0.8:8200"); !strings.Contains(out, "ejected") || !strings.Contains(out, "connection refused") {
-		t.Errorf("the command shows\n%s", out)
-	}
+	_, out, _ := r.run("get", "decode/10.0.0.8:8200")
+	assert.Contains(t, out, "ejected", "connection refused")
 }
 
 // A cluster without a quorum is not reported as stopped or as having another address.
@@ -745,9 +716,7 @@ func TestDoctor_ProxyCatchesUp(t *testing.T) {
 	r.put("/pd/proxies/p1", strings.ReplaceAll(well, "1000000", "1"))
 	out, stop := r.background("doctor", "--agents=false")
 	r.put("/pd/proxies/p1", well)
-	if code := stop(false); code != 0 {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	assert.Equal(t, stop(false), 0, "exit\n%s", out)
 }
 
 func TestDoctorCertificates(t *testing.T) {
@@ -860,9 +829,8 @@ func TestDoctorSlow(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	members.Del(t, r.cli, "/pd/proxies/p3")
-	if code, _, errs := r.run("cordon", "decode", "10.0.0.0:8200"); code != 0 {
-		t.Fatal(errs)
-	}
+	code, _, errs := r.run("cordon", "decode", "10.0.0.0:8200")
+	require.Equal(t, code, 0, errs)
 	if list := r.examined(0); len(list) > 0 {
 		t.Errorf("cordoned: %+v", list)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -37,9 +38,8 @@ func completes(t *testing.T, s *fakevllm.Server, ids ...int) {
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	require.NoError(t, err)
-	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status)
-	}
+	_ = resp.Body.Close()
+	require.Equal(t, resp.StatusCode, http.StatusOK, resp.Status)
 }
 
 // record writes the record of an engine that does not report where it publishes, and returns its address.
@@ -116,9 +116,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	require.NoError(t, s.Restart(t.Context()))
 	prints()
 	interrupt()
-	if code := <-done; code != 0 {
-		t.Errorf("exit %d\n%s", code, errs.String())
-	}
+	assert.Equal(t, <-done, 0, "exit\n%s", errs.String())
 }
 
 // The key of an engine's record may have a non-canonical address.

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -52,9 +52,8 @@ func TestRevert(t *testing.T) {
 	r.ok("cordon", "decode/"+b, "--reason", "kept")
 	r.ok("weight", "decode/"+c, "300")
 	documents := store.New(r.cli, members.Layout(t), "ann").Documents
-	if _, err := documents.Put(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, []byte(`{ "rate": 1}`), store.DocumentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := documents.Put(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, []byte(`{ "rate": 1}`), store.DocumentOptions{})
+	require.NoError(t, err)
 	then, at := r.operated(), fmt.Sprint(r.now())
 	r.want(0, "no differences\n", "diff", "--from", at)
 
@@ -65,9 +64,8 @@ func TestRevert(t *testing.T) {
 	r.ok("add", "decode/"+d, "--no-verify")
 	r.ok("remove", "decode/10.0.0.9:8200")
 	r.ok("cordon", "prefill/"+d, "--force", "--for", "1h")
-	if _, err := documents.Delete(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err = documents.Delete(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, "")
+	require.NoError(t, err)
 	r.ok("drain", "decode/"+d)
 	r.ok("undrain", "decode/"+d) // nothing remains of it
 	out := r.ok("diff", "--from", at)
@@ -79,20 +77,12 @@ func TestRevert(t *testing.T) {
 		t.Errorf("what was undone is shown:\n%s", out)
 	}
 	before := r.operated()
-	if out := r.ok("revert", at, "--dry-run"); !strings.Contains(out, "Dry run: nothing is written.") {
-		t.Error(out)
-	}
-	if d := cmp.Diff(before, r.operated()); d != "" {
-		t.Errorf("a dry run writes\n%s", d)
-	}
+	assert.Contains(t, r.ok("revert", at, "--dry-run"), "Dry run: nothing is written.")
+	assert.NoDiff(t, before, r.operated())
 	last := fmt.Sprint(r.now())
-	if out := r.ok("revert", at, "--reason", "back"); !strings.Contains(out, "; keys: 8\n") {
-		t.Error(out)
-	}
+	assert.Contains(t, r.ok("revert", at, "--reason", "back"), "; keys: 8\n")
 	delete(then, "/pd/decode/10.0.0.9:8200") // its agent registers it again
-	if d := cmp.Diff(then, r.operated()); d != "" {
-		t.Errorf("(-then +now)\n%s", d)
-	}
+	assert.NoDiff(t, then, r.operated())
 	r.want(0, "no differences\n", "diff", "--from", at)
 	r.want(0, "nothing to change\n", "revert", at)
 	if out := r.ok("history", "decode/"+a); strings.Count(out, "revert") != 1 || strings.Count(out, "back") != 1 {
@@ -116,13 +106,9 @@ func TestRevertOnly(t *testing.T) {
 		changes, values = append(changes, fmt.Sprint(r.now())), append(values, r.operated()[key])
 	}
 	before := r.operated()
-	if out := r.ok("revert", "--only", changes[1]); !strings.Contains(out, "~ override/decode/10.0.0.1:8200\n") || !strings.Contains(out, "; keys: 1\n") {
-		t.Error(out)
-	}
+	assert.Contains(t, r.ok("revert", "--only", changes[1]), "~ override/decode/10.0.0.1:8200\n", "; keys: 1\n")
 	before[key] = values[0]
-	if d := cmp.Diff(before, r.operated()); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, before, r.operated())
 }
 
 // A revert never overwrites a change of another operator: the error names the key.
@@ -143,12 +129,8 @@ func TestRevertConflicts(t *testing.T) {
 	}
 	r.put("/pd/override/decode/10.0.0.2:8200", `{"v":1,"state":"drain"}`) // without an audit entry
 	now["/pd/override/decode/10.0.0.2:8200"] = `{"v":1,"state":"drain"}`
-	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "override/decode/10.0.0.2:8200: changed by another program") {
-		t.Error(errs)
-	}
-	if d := cmp.Diff(now, r.operated()); d != "" {
-		t.Errorf("a conflict writes\n%s", d)
-	}
+	assert.Contains(t, r.want(1, "", "revert", at), "override/decode/10.0.0.2:8200: changed by another program")
+	assert.NoDiff(t, now, r.operated())
 	// A change between the read and the write.
 	s := store.New(r.cli, members.Layout(t), "ann")
 	fleet, err := s.Edits.Read(t.Context())
@@ -166,16 +148,13 @@ func TestRevertConflicts(t *testing.T) {
 	}
 	// Audit entries of an older release have no values.
 	r.put("/pd/audit/0", `{"v":1,"who":"old","what":"drain","role":"decode","address":"10.0.0.1:8200"}`)
-	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "(drain of decode/10.0.0.1:8200 by old) lacks the values") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(1, "", "revert", at), "(drain of decode/10.0.0.1:8200 by old) lacks the values")
 	// Too many changes.
 	since := fmt.Sprint(r.now())
 	for range 2 {
 		values = map[string]*string{}
-		if fleet, err = s.Edits.Read(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		fleet, err = s.Edits.Read(t.Context())
+		require.NoError(t, err)
 		for i := range 60 {
 			value := `{"v":1,"state":"drain"}`
 			values[fmt.Sprintf("override/prefill/10.0.%d.%d:8100", len(fleet.Keys()), i)] = &value
@@ -184,9 +163,7 @@ func TestRevertConflicts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if errs := r.want(1, "", "revert", since); !strings.Contains(errs, "120 keys would be restored, the limit is 100") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(1, "", "revert", since), "120 keys would be restored, the limit is 100")
 }
 
 // Audit entries expire after a month. diff and revert report possible gaps, and revert needs --yes.
@@ -229,13 +206,10 @@ func TestRevertOfLargeValues(t *testing.T) {
 	at := fmt.Sprint(r.now())
 	for _, fill := range []string{"a", "b"} {
 		value := `{"x":"` + strings.Repeat(fill, 10<<10) + `"}`
-		if _, err := documents.Put(t.Context(), instance.Key{Role: "models", Address: "m"}, []byte(value), store.DocumentOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := documents.Put(t.Context(), instance.Key{Role: "models", Address: "m"}, []byte(value), store.DocumentOptions{})
+		require.NoError(t, err)
 	}
-	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "set of models/m by ann) lacks the values") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(1, "", "revert", at), "set of models/m by ann) lacks the values")
 }
 
 // A file with several YAML documents is refused: --prune would delete the keys that only the later ones have.
@@ -245,9 +219,7 @@ func TestApply_SeveralDocumentsRefused(t *testing.T) {
 	r.ok("add", "decode/10.0.0.1:8200", "decode/10.0.0.2:8200", "--no-verify")
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "---\nstatics: {decode/10.0.0.1:8200: {}}\n---\nstatics: {decode/10.0.0.2:8200: {}}\n")
-	if errs := r.want(2, "", "apply", "-f", path, "--prune"); !strings.Contains(errs, "more than one YAML document") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(2, "", "apply", "-f", path, "--prune"), "more than one YAML document")
 	if keys := r.operated(); keys["/pd/decode/10.0.0.2:8200"] == "" {
 		t.Errorf("an instance of the second document is deleted: %v", keys)
 	}
@@ -302,18 +274,15 @@ func TestApplyKeepsRoles(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {weight: 50}}")
-	if _, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode, store.IntentOptions{Reason: "night", Auto: true}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode, store.IntentOptions{Reason: "night", Auto: true})
+	require.NoError(t, err)
 	role := r.operated()[override]
 	const stays = "override/prefill/" + x + ": keeps an engine in one role, which stays; the file sets its weight\n"
 	if code, out, errs := r.run("apply", "-f", path); code != 0 || !strings.Contains(out, "; keys: 1\n") || errs != stays {
 		t.Errorf("exit %d: %s%s", code, out, errs)
 	}
 	weighed := strings.Replace(role, `"state":"drain",`, `"state":"drain","weight":50,`, 1)
-	if got := r.operated()[override]; got != weighed {
-		t.Errorf("%s, want %s", got, weighed)
-	}
+	assert.Equal(t, r.operated()[override], weighed)
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
 	r.ok("role", "both", x)
 	r.want(0, "nothing to change\n", "apply", "-f", path)
@@ -361,14 +330,10 @@ limits:
 		r.want(0, "nothing to change\n", append([]string{"apply"}, args...)...)
 	}
 	file("limits: {}")
-	if errs := r.want(0, "nothing to change\n", "apply", "-f", path); !strings.Contains(errs, "--prune deletes them): limits/team-a\n") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(0, "nothing to change\n", "apply", "-f", path), "--prune deletes them): limits/team-a\n")
 	file(exported)
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
-	if now := r.now(); now != revision {
-		t.Errorf("revision %d, and %d after it was applied again", revision, now)
-	}
+	assert.Equal(t, r.now(), revision, "revision after it was applied again")
 	r.ok("revert", fmt.Sprint(revision-1))
 	if got := r.operated(); got["/pd/decode/10.0.0.1:8200"] == "" || got["/pd/decode/10.0.0.2:8200"] != "" {
 		t.Errorf("%v", got)
@@ -450,9 +415,7 @@ func TestApplyInParts(t *testing.T) {
 	}
 	large := strings.Repeat("x", 16200) // etcd refuses 100 of these in one request
 	write(large, "disks")
-	if out := r.ok("apply", "-f", path); !strings.Contains(out, "; keys: 200\n") {
-		t.Errorf("%.500s", out)
-	}
+	assert.Contains(t, r.ok("apply", "-f", path), "; keys: 200\n")
 	write("disks", "racks")
 	password := r.enableAuth(map[string]clientv3.PermissionType{
 		"/pd/": clientv3.PermissionType(clientv3.PermRead), "/pd/override/decode/": clientv3.PermissionType(clientv3.PermReadWrite),
@@ -462,7 +425,5 @@ func TestApplyInParts(t *testing.T) {
 	if errs := r.want(1, "", append(args, "part")...); !strings.Contains(errs, "100 of 200 changes were written; repeat the command to write the others") {
 		t.Errorf("%.500s", errs)
 	}
-	if out := r.ok(append(args, "root")...); !strings.Contains(out, "; keys: 100\n") {
-		t.Errorf("%.500s", out)
-	}
+	assert.Contains(t, r.ok(append(args, "root")...), "; keys: 100\n")
 }

@@ -19,6 +19,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const patience = 60 * time.Second
@@ -40,17 +42,15 @@ func TestConfirm(t *testing.T) {
 		if code != 2 || out != "" || !strings.Contains(errs, "decode would have no usable instance left; nothing was done. Repeat the command with --yes") {
 			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
 		}
-		if code, out, errs := execute(t.Context(), r.env(), append(args, "--dry-run")...); code != 0 {
-			t.Errorf("%s --dry-run: exit %d\n%s%s", line, code, out, errs)
-		}
+		code, out, errs = execute(t.Context(), r.env(), append(args, "--dry-run")...)
+		assert.Equal(t, code, 0, "%s --dry-run: exit\n%s%s", line, out, errs)
 	}
 	if got := r.listings().Instances; got[0].Intent != "" || got[1].Intent != "" || *cmpOr(got[0].Weight) != 100 {
 		t.Errorf("%+v", got)
 	}
 	for _, line := range []string{"drain decode/10.0.0.2:8200", "weight decode/10.0.0.1:8200 50", "drain decode/10.0.0.1:8200 --yes", "cordon decode/10.0.0.1:8200"} {
-		if code, out, errs := execute(t.Context(), r.env(), strings.Fields(line)...); code != 0 {
-			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
-		}
+		code, out, errs := execute(t.Context(), r.env(), strings.Fields(line)...)
+		assert.Equal(t, code, 0, "%s: exit\n%s%s", line, out, errs)
 	}
 }
 
@@ -73,12 +73,8 @@ func TestNames(t *testing.T) {
 	r.want(0, "decode/10.0.0.1:8200: undrained; proxies use it again as it registers\n", "undrain", "10.0.0.1:8200")
 	r.want(0, "decode/10.0.0.1:8200: weight 50\nprefill/10.0.0.6:8100: weight 50\n", "weight", "10.0.0.1:8200", "prefill/10.0.0.6:8100", "50")
 	r.want(0, "both/10.0.0.6:8100: cordoned\n", "cordon", "both/10.0.0.6:8100")
-	if errs := r.want(2, "", "uncordon", "10.0.0.6:8100"); !strings.Contains(errs, "10.0.0.6:8100 is prefill and decode") {
-		t.Error(errs)
-	}
-	if errs := r.want(1, "", "uncordon", "10.0.0.9:8100"); !strings.Contains(errs, "there is no instance 10.0.0.9:8100") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(2, "", "uncordon", "10.0.0.6:8100"), "10.0.0.6:8100 is prefill and decode")
+	assert.Contains(t, r.want(1, "", "uncordon", "10.0.0.9:8100"), "there is no instance 10.0.0.9:8100")
 	r.want(0, removed("decode", "10.0.0.1:8200"), "rm", "--yes", "10.0.0.1:8200")
 	r.want(0, "decode/10.0.0.1:8200: allowed; proxies use it again when it registers\n", "allow", "10.0.0.1:8200")
 	r.leased("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
@@ -102,9 +98,7 @@ func TestWaitFor(t *testing.T) {
 	out, stop := r.background("wait", "--for", "state=ready", "--count", "2")
 	testkit.Eventually(t, patience, func() error { return out.has("waiting: 1 of at least 2 instances are ready") })
 	r.leased("/pd/decode/10.0.0.2:8200", `{"models":["m"]}`)
-	if code := stop(false); code != 0 {
-		t.Fatalf("exit %d\n%s", code, out.String())
-	}
+	require.Equal(t, stop(false), 0, "exit\n%s", out.String())
 	r.leased("/pd/prefill/10.0.0.3:8100", `{"models":["m"],"state":"starting"}`)
 	for line, want := range map[string]struct {
 		code int
@@ -136,9 +130,7 @@ func TestWaitFor(t *testing.T) {
 	r.want(0, left+": drained\n", "drain", left, "--force")
 	r.want(0, left+": drained\n", "wait", "--for", "drained", left, "--timeout", "2s")
 	r.say("a", r.revision("/pd/override/"+left), `"`+left+`":{"in_flight":1}`)
-	if errs := r.want(4, "", "wait", "--for", "drained", left, "--timeout", "1ms"); !strings.Contains(errs, "has in flight: 1 on "+left) {
-		t.Errorf("%q", errs)
-	}
+	assert.Contains(t, r.want(4, "", "wait", "--for", "drained", left, "--timeout", "1ms"), "has in flight: 1 on "+left)
 	r.ok("undrain", left)
 	r.ok("remove", "decode/10.0.0.2:8200")
 	for _, k := range []string{left, "decode/10.0.0.2:8200"} {
@@ -222,9 +214,7 @@ func TestWatchOfLists(t *testing.T) {
 	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  ready") })
 	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"],"state":"down"}`)
 	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  down") })
-	if code := stop(true); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stop(true), 0, "exit")
 	var revision atomic.Int64
 	revision.Store(100)
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -254,9 +244,7 @@ func TestWatchOfLists(t *testing.T) {
 				t.Errorf("%s: %+v, %v\n%s", format, doc, err, docs.String())
 			}
 		}
-		if err := errs.has("from proxy"); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errs.has("from proxy"))
 	}
 }
 

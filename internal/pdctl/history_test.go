@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestHistory(t *testing.T) {
@@ -60,9 +62,7 @@ func TestHistory(t *testing.T) {
 	}
 	same := func(got, want []string) {
 		t.Helper()
-		if strings.Join(got, "\n") != strings.Join(want, "\n") {
-			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-		}
+		assert.Equal(t, strings.Join(got, "\n"), strings.Join(want, "\n"), "got\n\nwant")
 	}
 	same(read(), all)
 	same(read("decode", y), []string{all[1], all[4], all[6]})
@@ -76,14 +76,12 @@ func TestHistory(t *testing.T) {
 
 	// Compacted revisions are lost; audit entries are not.
 	revision := r.revision("/pd/decode/" + x)
-	if _, err := r.cli.Compact(t.Context(), revision); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.cli.Compact(t.Context(), revision)
+	require.NoError(t, err)
 	got := read()
 	same(got, append([]string{all[2]}, all[3:]...))
-	if _, out, _ := r.run("history"); !strings.Contains(out, fmt.Sprintf("since revision %d.", revision)) {
-		t.Errorf("%s", out)
-	}
+	_, out, _ := r.run("history")
+	assert.Contains(t, out, fmt.Sprintf("since revision %d.", revision))
 	for _, args := range [][]string{{"history", "decode"}, {"history", "both", x}, {"history", "--limit", "0"}, {"history", "--since", "yesterday"}, {"history", "--since", "-1h"}} {
 		r.want(2, "", args...)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -40,18 +41,14 @@ func TestDrainAndCordon(t *testing.T) {
 	intents := func(want ...instance.Intent) {
 		t.Helper()
 		for i, in := range r.listings().Instances {
-			if in.Intent != want[i] {
-				t.Errorf("%s is %q, want %q", in.Address, in.Intent, want[i])
-			}
+			assert.Equal(t, in.Intent, want[i], in.Address)
 		}
 	}
 	r.want(0, "decode/"+x+": drained\ndecode/"+y+": drained\n", "drain", "decode", x, y, "--reason", "disks")
 	intents(instance.Drain, instance.Drain)
 	r.want(0, "decode/"+x+": drained already\n", "drain", "decode", x)
 	errs := r.want(1, "decode/"+x+": failed: not done: decode/"+x+" is drained; undrain lifts that\n", "uncordon", "decode", x)
-	if !strings.Contains(errs, "1 of 1 failed") {
-		t.Errorf("%q", errs)
-	}
+	assert.Contains(t, errs, "1 of 1 failed")
 	r.want(0, "decode/"+x+": cordoned for 1h0m0s; it was drained before\n", "cordon", "decode", x, "--for", "1h")
 	intents(instance.Cordon, instance.Drain)
 	r.want(0, "decode/"+x+": uncordoned; proxies use it again as it registers\n", "uncordon", "decode", x)
@@ -131,9 +128,7 @@ func TestDrainWait(t *testing.T) {
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.say("b", revision, "")
-	if code := stop(false); code != 0 {
-		t.Errorf("exit %d: %s", code, out)
-	}
+	assert.Equal(t, stop(false), 0, "exit: %s", out)
 
 	// A proxy that vanishes before its report is named.
 	r.say("b", revision-1, "")
@@ -149,9 +144,7 @@ func TestDrainWait(t *testing.T) {
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.want(0, "decode/"+x+": undrained; proxies use it again as it registers\n", "undrain", "decode", x)
-	if code := stop(false); code != 1 {
-		t.Errorf("exit %d: %s", code, out)
-	}
+	assert.Equal(t, stop(false), 1, "exit: %s", out)
 }
 
 // The wait continues while etcd does not answer. At the time limit, the
@@ -180,9 +173,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 		_, err := r.cli.Put(t.Context(), "/pd/load/b", fmt.Sprintf(`{"v":1,"applied":%d,"load":{}}`, revision))
 		return err
 	})
-	if code := end(false); code != 0 {
-		t.Errorf("exit %d: %s", code, waits)
-	}
+	assert.Equal(t, end(false), 0, "exit: %s", waits)
 
 	// etcd stops after the writes, before the first read.
 	r.written = func(text string) {
@@ -194,9 +185,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, still waiting") })
 	r.written = nil
 	r.etcd.Restart()
-	if code := end(false); code != 0 {
-		t.Errorf("exit %d: %s", code, waits)
-	}
+	assert.Equal(t, end(false), 0, "exit: %s", waits)
 
 	// A drain that was lost with a wiped etcd is not reported as lifted by an operator.
 	r.say("b", 1, "")
@@ -259,9 +248,7 @@ func TestWait(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	revision := got.Results[0].Revision
-	if revision != r.revision("/pd/override/decode/"+x) {
-		t.Errorf("revision %d", revision)
-	}
+	assert.Equal(t, revision, r.revision("/pd/override/decode/"+x))
 	at := fmt.Sprint(revision)
 	r.want(0, "revision "+at+": applied by 0 proxies\n", "wait", "--revision", at)
 	r.say("a", revision, "")
@@ -273,9 +260,7 @@ func TestWait(t *testing.T) {
 	r.say("b", revision, "")
 	now := r.revision("/pd/load/b")
 	r.want(0, fmt.Sprintf("revision %d: applied by 2 proxies\n", now), "wait", "--revision", fmt.Sprint(now))
-	if errs := r.want(1, "", "wait", "--revision", fmt.Sprint(now+1000)); !strings.Contains(errs, "there is no revision") {
-		t.Errorf("%q", errs)
-	}
+	assert.Contains(t, r.want(1, "", "wait", "--revision", fmt.Sprint(now+1000)), "there is no revision")
 	// A proxy of an older release does not know limits: it never applies the revision of one. The wait is
 	// for the others only, and fails.
 	r.want(0, "limits/default: set\n", "limit", "set", "default", "--rpm", "60")
@@ -287,7 +272,5 @@ func TestWait(t *testing.T) {
 	testkit.Eventually(t, patience, func() error {
 		return waiting.has("not every proxy has applied revision " + limit + ": proxy b:8000 (b) does not know ")
 	})
-	if code := stop(false); code != 1 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stop(false), 1, "exit")
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRestoreAndForget(t *testing.T) {
@@ -53,9 +55,7 @@ func TestRestoreWithoutRightToReadProxies(t *testing.T) {
 	})
 	for _, verb := range []string{"restore", "forget"} {
 		args := []string{verb, "--all", "--etcd-password-file", password, "--etcd-username"}
-		if errs := r.want(1, "", append(args, "part")...); !strings.Contains(errs, "list the proxies: ") {
-			t.Error(errs)
-		}
+		assert.Contains(t, r.want(1, "", append(args, "part")...), "list the proxies: ")
 		if out := r.ok("history", "-o", "json", "--etcd-password-file", password, "--etcd-username", "root"); strings.Contains(out, verb) {
 			t.Errorf("written: %s", out)
 		}
@@ -140,7 +140,6 @@ func TestRemoveByForce(t *testing.T) {
 	if err != nil || len(log) != 1 || log[0].What != "remove" || log[0].Why != "orphan" {
 		t.Fatalf("%+v, %v", log, err)
 	}
-	if code, _, errs := r.run("remove", "--force", "prefill", "10.0.0.1"); code != 2 {
-		t.Fatalf("code %d: %s", code, errs)
-	}
+	code, _, errs := r.run("remove", "--force", "prefill", "10.0.0.1")
+	require.Equal(t, code, 2, "code: %s", errs)
 }

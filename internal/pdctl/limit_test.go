@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -48,9 +49,7 @@ func TestLimit(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	_, out, _ = r.run("limit", "rm", "team-a", "-o", "json")
-	if !strings.Contains(out, `"outcome": "removed"`) {
-		t.Error(out)
-	}
+	assert.Contains(t, out, `"outcome": "removed"`)
 	r.want(1, "limits/team-a: failed: it has no limits; see pdctl limit list\n", "limit", "rm", "team-a")
 	r.put("/pd/limits/c", `{"v":1,"rpm":"x"}`)
 	require.Contains(t, r.ok("limit", "list"), "invalid limits: rpm: string in place of a whole number")
@@ -126,9 +125,8 @@ func TestUsage(t *testing.T) {
 	r.put("/pd/proxies/q", `{"v":1,"id":"q","address":"`+strings.TrimPrefix(two, "http://")+`"}`)
 	testkit.Eventually(t, patience, func() error { return again.has(`"proxies": 2`) })
 	stop(true)
-	if _, _, errs := r.run("usage"); !strings.Contains(errs, "ADMIN_API_KEY") {
-		t.Error(errs)
-	}
+	_, _, errs = r.run("usage")
+	assert.Contains(t, errs, "ADMIN_API_KEY")
 }
 
 // An address without a host is not dialled: another proxy may answer there.

@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -74,9 +75,8 @@ func TestExport_CopiesFleet(t *testing.T) {
 		t.Errorf("a role that a proxy chose is named:\n%s", notes)
 	}
 	require.Contains(t, notes, "override/prefill/10.0.0.4:8100: left out: it keeps an engine in one role; set it again: pdctl role decode 10.0.0.4:8100\n", "pdctl role decode 10.0.0.9:8100; pdctl weight prefill 10.0.0.9:8100 20\n", "override/decode/10.0.0.6:8100: left out: it has a time limit\n", "decode/127.0.0.1:1: left out: it waits", "override/prefill/10.0.0.1:8100: left out: it has a time limit", "prefill/no-port: left out: ", "prefill/10.0.0.8:8100: left out: ")
-	if fresh.ok("apply", "--dry-run", "-f", path); len(fresh.raw("/")) != 0 {
-		t.Fatalf("the dry run wrote %v", fresh.raw("/"))
-	}
+	fresh.ok("apply", "--dry-run", "-f", path)
+	require.Len(t, fresh.raw("/"), 0, "the dry run wrote")
 	fresh.ok("apply", "-f", path)
 	if got := fresh.raw("/pd/"); !maps.Equal(got, want) {
 		t.Errorf("copied\n%v, want\n%v", got, want)
@@ -92,8 +92,6 @@ func TestExport_CopiesFleet(t *testing.T) {
 				t.Errorf("%v with schema %s: exit %d: %s", args, schema, code, errs)
 			}
 		}
-		if got := fmt.Sprint(r.raw("/")); got != fmt.Sprintf("map[/pd/meta/schema:%s]", schema) {
-			t.Errorf("there is %s", got)
-		}
+		assert.Equal(t, fmt.Sprint(r.raw("/")), fmt.Sprintf("map[/pd/meta/schema:%s]", schema), "there")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The advice is below the table, once for a model without measurements.
@@ -28,9 +29,7 @@ func TestRatio(t *testing.T) {
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		raw, err := json.Marshal(map[string]any{"roles": roles})
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		fmt.Fprintf(w, "%s", raw)
 	}))
 	defer srv.Close()

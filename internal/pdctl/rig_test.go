@@ -85,9 +85,8 @@ func (r *rig) want(code int, stdout string, args ...string) string {
 
 func (r *rig) put(key, value string) {
 	r.t.Helper()
-	if _, err := r.cli.Put(r.t.Context(), key, value); err != nil {
-		r.t.Fatal(err)
-	}
+	_, err := r.cli.Put(r.t.Context(), key, value)
+	require.NoError(r.t, err)
 }
 
 // enableAuth creates the users root, and part with rights, and returns the file with their password.
@@ -119,9 +118,7 @@ func (r *rig) listings() (out struct {
 }) {
 	r.t.Helper()
 	_, text, errs := r.run("list", "-o", "json")
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		r.t.Fatalf("%v\n%s%s", err, text, errs)
-	}
+	require.NoError(r.t, json.Unmarshal([]byte(text), &out), "%s%s", text, errs)
 	return out
 }
 

@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -27,21 +27,16 @@ func TestGet(t *testing.T) {
 	members.Put(t, r.cli, "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID))
 	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
 	code, out, errs := r.run("get", "prefill/10.0.0.7:8100")
-	if code != 0 {
-		t.Fatal(errs)
-	}
+	require.Equal(t, code, 0, errs)
 	require.Contains(t, out,
 		"record\n  key       /pd/prefill/10.0.0.7:8100\n  value     {\"v\":1,\"x\":\"\\u001b[2J\"}\n",
 		fmt.Sprintf("lease     %x, ", lease.ID), " of 60 s left\n",
 		"\noverride\n  key       /pd/override/prefill/10.0.0.7:8100\n", "  lease     none\n", "written 1 times",
 	)
 	r.put("/pd/decode/10.0.0.7:8100", "")
-	if _, out, _ := r.run("get", "decode/10.0.0.7:8100"); !strings.Contains(out, "(empty: a registration without a record)") || !strings.Contains(out, "none (static)") {
-		t.Errorf("bare:\n%s", out)
-	}
-	if errs := r.want(1, "", "get", "decode/10.0.0.9:1"); !strings.Contains(errs, "etcd has nothing about decode/10.0.0.9:1 below /pd/") {
-		t.Errorf("stderr %q", errs)
-	}
+	_, out, _ = r.run("get", "decode/10.0.0.7:8100")
+	assert.Contains(t, out, "(empty: a registration without a record)", "none (static)")
+	assert.Contains(t, r.want(1, "", "get", "decode/10.0.0.9:1"), "etcd has nothing about decode/10.0.0.9:1 below /pd/")
 }
 
 // A key with a non-canonical address belongs to the instance that list shows.
@@ -67,9 +62,8 @@ func TestGet_ShowsViewsAndHistory(t *testing.T) {
 	r.put("/pd/proxies/p1", `{"v":1,"applied":9,"address":"10.0.0.1:8000","unverified":{"decode/10.0.0.8:8200":"no answer yet: \u001b[2J"}}`)
 	r.put("/pd/load/p1", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}}}`)
 	r.put("/pd/proxies/p2", `{"v":1,"applied":9,"address":"10.0.0.2:8000","unverified":{}}`)
-	if code, _, errs := r.run("drain", "decode", "10.0.0.8:8200", "--reason", "new disks"); code != 0 {
-		t.Fatal(errs)
-	}
+	code, _, errs := r.run("drain", "decode", "10.0.0.8:8200", "--reason", "new disks")
+	require.Equal(t, code, 0, errs)
 	code, out, errs := r.run("get", "decode", "10.0.0.8:8200")
 	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -           unverified  no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -           -           -\n",
 		"state     draining (unverified)\nreason    10.0.0.1:8000: no answer yet: \\u001b[2J (verified by 1 of 2 proxies); drain by ", "registered", "new disks"} {
@@ -208,9 +202,8 @@ func TestList_ProxyViews(t *testing.T) {
 			if _, out, _ := r.run("get", key); !strings.HasPrefix(out, "state     "+tc.status) || !strings.Contains(out, tc.reason) {
 				t.Errorf("get:\n%s", out)
 			}
-			if _, out, _ := r.run("status"); !strings.Contains(out, "  1 "+tc.status+"\n") {
-				t.Errorf("status:\n%s", out)
-			}
+			_, out, _ := r.run("status")
+			assert.Contains(t, out, "  1 "+tc.status+"\n")
 		})
 	}
 }
@@ -234,9 +227,7 @@ func TestStatus_ServesNothing(t *testing.T) {
 				t.Errorf("status: exit %d\n%s%s", code, out, errs)
 			}
 			f := finds(t, r.examined(5), "serving", "fleet", sentence, "pdctl list")
-			if f.Severity != doctor.Error {
-				t.Errorf("severity %s", f.Severity)
-			}
+			assert.Equal(t, f.Severity, doctor.Error)
 		})
 	}
 }
@@ -255,16 +246,11 @@ func TestList_WarnsOfNIXLAsPlain(t *testing.T) {
 		}
 		return out
 	}
-	if got := warned(); len(got) != 0 {
-		t.Errorf("no record names a connector, warned of %v", got)
-	}
+	assert.Len(t, warned(), 0, "no record names a connector, warned of")
 	r.put("/pd/proxies/p1", `{"connector":"plain"}`)
-	if d := cmp.Diff([]string{"10.0.0.1:1"}, warned()); d != "" {
-		t.Error(d)
-	}
-	if _, table, _ := r.run("list"); strings.Count(table, "set --connector nixl") != 1 {
-		t.Errorf("list\n%s", table)
-	}
+	assert.NoDiff(t, []string{"10.0.0.1:1"}, warned())
+	_, table, _ := r.run("list")
+	assert.Equal(t, strings.Count(table, "set --connector nixl"), 1, "list\n%s", table)
 }
 
 func TestHostileEntries_Escaped(t *testing.T) {
@@ -283,9 +269,7 @@ func TestHostileEntries_Escaped(t *testing.T) {
 		{"get", "prefill/10.0.0.1:1"}, {"get", "prefill/10.0.0.2:1"}, {"get", "decode/10.0.0.3:1", "-o", "json"}, {"get", "decode/10.0.0.4:1"},
 	} {
 		code, out, errs := r.run(args...)
-		if code != 0 {
-			t.Errorf("%v: exit %d\n%s%s", args, code, out, errs)
-		}
+		assert.Equal(t, code, 0, "%v: exit\n%s%s", args, out, errs)
 		if strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff") {
 			t.Errorf("%v: control characters in %q", args, out+errs)
 		}
@@ -306,13 +290,10 @@ func TestHostileEntries_Escaped(t *testing.T) {
 			}
 		}
 	}
-	if rejected != 4 {
-		t.Errorf("%d rejected", rejected)
-	}
+	assert.Equal(t, rejected, 4)
 	// An invalid key can be removed by the address that list shows.
-	if code, out, errs := r.run("remove", "prefill", odd); code != 0 {
-		t.Errorf("remove %q: %d\n%s%s", odd, code, out, errs)
-	}
+	code, out, errs := r.run("remove", "prefill", odd)
+	assert.Equal(t, code, 0, "remove %q\n%s%s", odd, out, errs)
 	for _, in := range r.listings().Instances {
 		if in.Address == odd && in.Intent != instance.Removed {
 			t.Errorf("still there: %+v", in)
@@ -341,9 +322,7 @@ func TestWatch(t *testing.T) {
 		return out.has("  ~  decode/10.0.0.2:1  down  state ready -> down\n")
 	})
 	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"changed"`) })
-	if err := out.has("  =  prefill/10.0.0.1:1  ready  static m\n"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, out.has("  =  prefill/10.0.0.1:1  ready  static m\n"))
 
 	r.etcd.Restart()
 	r.cli = r.etcd.Client(t)
@@ -351,12 +330,8 @@ func TestWatch(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error { return out.has("  -  decode/10.0.0.2:1  gone  static m\n") })
 	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"removed"`) })
 
-	if code := stop(true); code != 0 {
-		t.Errorf("exit %d", code)
-	}
-	if code := stopJSON(true); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stop(true), 0, "exit")
+	assert.Equal(t, stopJSON(true), 0, "exit")
 	var changes []string
 	for line := range strings.Lines(lines.String()) {
 		if !strings.HasPrefix(line, "{") {
@@ -373,9 +348,7 @@ func TestWatch(t *testing.T) {
 		changes = append(changes, c.Change+" "+c.Address+" "+strings.Join(c.What, ";"))
 	}
 	want := []string{"added 10.0.0.2:1 ", "changed 10.0.0.2:1 state ready -> down", "removed 10.0.0.2:1 "}
-	if d := cmp.Diff(want, changes); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, changes)
 }
 
 // The load digests of proxies are shown next to them; a digest may be missing or unreadable.
@@ -418,9 +391,7 @@ func TestStatus(t *testing.T) {
 	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":3}`)
 	r.put("/pd/load/p1", `{"v":1,"applied":2,"load":{"decode/10.0.0.2:1":{"in_flight":4}}}`)
 	code, out, errs := r.run("status")
-	if code != 0 {
-		t.Fatalf("exit %d\n%s%s", code, out, errs)
-	}
+	require.Equal(t, code, 0, "exit\n%s%s", out, errs)
 	require.Contains(t, out,
 		r.etcd.Endpoint()+"  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
 		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3          4  ?\n",

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -28,9 +29,7 @@ func TestUnreachableEtcd(t *testing.T) {
 				t.Errorf("exit %d, output %q", code, out)
 			}
 			for _, want := range []string{"Tried: " + port, "--etcd-endpoints", "Start etcd", "connection refused"} {
-				if !strings.Contains(errs, want) {
-					t.Errorf("%q is not in %q", want, errs)
-				}
+				assert.Contains(t, errs, want)
 			}
 			if reads := slices.Contains([]string{"list", "get", "status"}, args[0]); strings.Contains(errs, "--proxy http://HOST:PORT") != reads {
 				t.Errorf("a hint at --proxy: %v, in %q", !reads, errs)
@@ -132,9 +131,7 @@ func TestWrongUsage(t *testing.T) {
 			if code != 2 || out != "" {
 				t.Errorf("exit %d, output %q", code, out)
 			}
-			if !strings.Contains(errs, tc.want) || !strings.Contains(errs, " --help.") {
-				t.Errorf("stderr %q lacks %q", errs, tc.want)
-			}
+			assert.Contains(t, errs, tc.want, " --help.")
 		})
 	}
 }
@@ -143,9 +140,7 @@ func TestRemove_BadAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/prefill/10.0.0.1:1", "")
-	if errs := r.want(2, "", "remove", "prefill", "10.0.0.1:1", "10.0.0.1"); !strings.Contains(errs, "nothing was done") {
-		t.Errorf("stderr %q", errs)
-	}
+	assert.Contains(t, r.want(2, "", "remove", "prefill", "10.0.0.1:1", "10.0.0.1"), "nothing was done")
 	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Intent != "" {
 		t.Errorf("%+v", got)
 	}
@@ -167,9 +162,7 @@ func TestHelpAndVersion(t *testing.T) {
 func TestDoesNotLinkTheEtcdServer(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/pdmesh/pdmesh/cmd/pdctl").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	require.NoError(t, err, out)
 	if strings.Contains(string(out), "go.etcd.io/etcd/server") || !strings.Contains(string(out), "go.etcd.io/etcd/client/v3") {
 		t.Error("pdctl links the etcd server, or nothing of etcd")
 	}

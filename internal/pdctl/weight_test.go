@@ -3,6 +3,9 @@ package pdctl_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An operator's weight overrides that of the record, remains when
@@ -18,9 +21,7 @@ func TestWeight(t *testing.T) {
 	weights := func(want ...int) {
 		t.Helper()
 		listed := r.listings().Instances
-		if len(listed) != len(want) {
-			t.Fatalf("%+v", listed)
-		}
+		require.Equal(t, len(listed), len(want), listed)
 		for i, in := range listed {
 			switch {
 			case in.Weight == nil && want[i] == -1:
@@ -35,12 +36,10 @@ func TestWeight(t *testing.T) {
 	weights(300, 300)
 	r.want(0, "decode/"+other+": weight 0\n", "weight", "decode", other, "0")
 	weights(300, 0)
-	if _, out, _ := r.run("list"); !strings.Contains(out, "WEIGHT") || !strings.Contains(out, "300") {
-		t.Errorf("list shows %q", out)
-	}
-	if _, out, _ := r.run("get", "decode/"+other); !strings.Contains(out, `"weight":0`) || !strings.Contains(out, "override") {
-		t.Errorf("get shows %q", out)
-	}
+	_, out, _ := r.run("list")
+	assert.Contains(t, out, "WEIGHT", "300")
+	_, out, _ = r.run("get", "decode/"+other)
+	assert.Contains(t, out, `"weight":0`, "override")
 
 	// The weight is stored next to other intents.
 	r.want(0, removed("decode", k), "remove", "decode", k, "--reason", "disks")
@@ -49,9 +48,7 @@ func TestWeight(t *testing.T) {
 		t.Errorf("%+v", removed)
 	}
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"],"weight":70}`)
-	if in := r.listings().Instances[0]; in.Intent != "removed" {
-		t.Errorf("%+v", in)
-	}
+	assert.Equal(t, r.listings().Instances[0].Intent, "removed")
 	r.want(0, "decode/"+k+": allowed; proxies use it again when it registers\n", "allow", "decode", k)
 	weights(20, 0)
 	r.want(0, "decode/"+k+": weight override removed\ndecode/"+other+": weight override removed\n", "weight", "decode", k, other, "default")

@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -11,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -55,9 +55,7 @@ func TestKVEvents_FollowedRoles(t *testing.T) {
 			}
 			return nil
 		})
-		if !slices.Equal(got, tc.want) {
-			t.Errorf("%+v: %v", tc, got)
-		}
+		assert.EqualSlices(t, got, tc.want, tc)
 		cancel()
 		<-done
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -51,7 +52,6 @@ func TestClientConn_LimitsSilence(t *testing.T) {
 	require.NoError(t, errors.Join(err, failed))
 	_, err = c.Write([]byte("data: {}\n\n"))
 	require.NoError(t, err)
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
-		t.Errorf("Read: %v", err)
-	}
+	_, err = c.Read(make([]byte, 1))
+	assert.ErrorIs(t, err, syscall.ETIMEDOUT, "Read")
 }

@@ -41,9 +41,8 @@ func TestClientConn_DeadlineAfterSuspension(t *testing.T) {
 		t.Fatal("the deadline is not known")
 	}
 	ours.due = ours.due.Add(-time.Minute) // as if the read had ended a minute late
-	if _, err := client.Write([]byte("xyz")); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.Write([]byte("xyz"))
+	require.NoError(t, err)
 	read(nil)
 
 	deadline(time.Unix(1, 0)) // as net/http ends a pending read

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -69,9 +70,7 @@ func TestControl(t *testing.T) {
 		`pd_agent_phase{phase="serving"} 1`, "pd_agent_engine_up 1", "pd_agent_lease_renewals_total ",
 		"pd_agent_lease_renewal_failures_total 0", "pd_agent_registration_conflicts_total 0", "pd_agent_lease_last_renewal_age_seconds ",
 	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("%q is not in the metrics", want)
-		}
+		assert.Contains(t, string(text), want)
 	}
 	page, err := os.ReadFile("../../../docs/reference/metrics.md")
 	require.NoError(t, err)
@@ -91,13 +90,10 @@ func TestControl(t *testing.T) {
 		return nil
 	})
 
-	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s"); code != 0 {
-		t.Fatalf("drain: %d %s", code, errs)
-	}
+	code, _, errs = ask(t, "drain", "--socket", socket, "--wait", "30s")
+	require.Equal(t, code, 0, "drain: %s", errs)
 	awaitGone(t, cli, k)
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stop(), 0, "exit")
 	if _, err := os.Stat(socket); !os.IsNotExist(err) {
 		t.Errorf("the socket is left behind: %v", err)
 	}
@@ -124,9 +120,8 @@ func TestDrainWaitsForOneAgent(t *testing.T) {
 			Drain:  func() { id.Store(&second) },
 		}, testLog())
 	})()
-	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "5s"); code != 0 {
-		t.Errorf("drain: %d %s", code, errs)
-	}
+	code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "5s")
+	assert.Equal(t, code, 0, "drain: %s", errs)
 }
 
 // While etcd is unavailable, a registered instance stays healthy, and the status shows the problem.
@@ -145,9 +140,7 @@ func TestHealthDoesNotDependOnEtcd(t *testing.T) {
 		if err != nil || r.Registration.Phase != "unknown" || r.Registration.RenewalFails == 0 || r.Registration.Reason == "" {
 			return fmt.Errorf("%+v %w", r, err)
 		}
-		if err := r.Health(); err != nil {
-			t.Errorf("health: %v", err)
-		}
+		assert.NoError(t, r.Health())
 		return nil
 	})
 	etcd.Restart()
@@ -186,12 +179,9 @@ func TestControl_Bridge(t *testing.T) {
 	if code, out, errs := ask(t, "status", "--socket", socket); code != 0 || out != want {
 		t.Errorf("status: %d %s%s", code, out, errs)
 	}
-	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s"); code != 0 {
-		t.Errorf("drain: %d %s", code, errs)
-	}
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s")
+	assert.Equal(t, code, 0, "drain: %s", errs)
+	assert.Equal(t, stop(), 0, "exit")
 }
 
 func TestSocketErrors(t *testing.T) {

@@ -6,11 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -32,9 +31,7 @@ func TestRegistersAndDrains(t *testing.T) {
 		Connector: "nixl", KVRole: "kv_consumer", MaxModelLen: 4096, Version: "0.24.0", State: instance.Ready,
 		StartedAt: rec.StartedAt, Source: "agent", HostID: "h1", Agent: "pd-agent/0.1.0", Labels: map[string]string{"zone": "a"},
 	}
-	if d := cmp.Diff(want, rec); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, rec)
 
 	// A running request delays the drain; the record is "draining" meanwhile.
 	leave := longRequest(t, engine)
@@ -46,15 +43,11 @@ func TestRegistersAndDrains(t *testing.T) {
 	}
 	log.awaits(t, "still draining: 1 running, 0 waiting")
 	leave()
-	if c := <-code; c != 0 {
-		t.Errorf("exit %d", c)
-	}
+	assert.Equal(t, <-code, 0, "exit")
 	if kv, _ := look(t, cli, k); kv != nil {
 		t.Error("the key outlives the agent")
 	}
-	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, cli, k)); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []string{"ready", "draining", "deleted"}, history(t, cli, k))
 	log.awaits(t, "drained: the engine is idle")
 }
 
@@ -89,12 +82,8 @@ func TestEngine_KilledAndRestarted(t *testing.T) {
 	if back.Lease != first.Lease || rec.ID == was.ID {
 		t.Errorf("lease %x, was %x; incarnation %s, was %s", back.Lease, first.Lease, rec.ID, was.ID)
 	}
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
-	if d := cmp.Diff([]string{"ready", "down", "ready", "draining", "deleted"}, history(t, cli, k)); d != "" {
-		t.Error(d)
-	}
+	assert.Equal(t, stop(), 0, "exit")
+	assert.NoDiff(t, []string{"ready", "down", "ready", "draining", "deleted"}, history(t, cli, k))
 }
 
 func TestEngine_APIKeyRequired(t *testing.T) {
@@ -125,9 +114,7 @@ func TestEtcdUnavailable_WholeRun(t *testing.T) {
 	log.awaits(t, "engine answers: registering")
 	log.awaits(t, "not registered yet; retrying")
 	log.awaits(t, "connection refused")
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stop(), 0, "exit")
 	// A user name changes nothing, and the password is not logged.
 	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
 	log.awaits(t, "not registered yet; retrying")
@@ -149,17 +136,12 @@ func TestOneAgentPerInstance(t *testing.T) {
 	log.awaits(t, "another agent of decode/"+engine.Address()+" runs here already")
 	third, stopThird := startAgent(t, args)
 	third.awaits(t, "runs here already")
-	if code := stopThird(); code != 0 {
-		t.Errorf("waiting agent: exit %d", code)
-	}
+	assert.Equal(t, stopThird(), 0, "waiting agent: exit")
 	if after, _ := look(t, cli, k); after == nil || after.ModRevision != before.ModRevision {
 		t.Errorf("before %v\nafter  %v", before, after)
 	}
-	if code := stopFirst(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stopFirst(), 0, "exit")
 	// The successor finds the same engine process.
-	if _, rec := awaitState(t, cli, k, instance.Ready); rec.ID != was.ID {
-		t.Errorf("incarnation %s, was %s", rec.ID, was.ID)
-	}
+	_, rec := awaitState(t, cli, k, instance.Ready)
+	assert.Equal(t, rec.ID, was.ID, "incarnation")
 }

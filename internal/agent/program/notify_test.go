@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -48,9 +49,7 @@ func TestSystemd_Bridge(t *testing.T) {
 	sd.Await(t, "READY=1", 1)
 	sd.Await(t, "WATCHDOG=1", 3)
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
-	if err := p.Wait(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, p.Wait())
 }
 
 type stuckEngine struct{}
@@ -72,15 +71,11 @@ func (noRegistrar) Revoke(context.Context) error { return nil }
 func TestSane(t *testing.T) {
 	t.Parallel()
 	n := &service{Config: setup.Config{Options: agent.Options{ProbeInterval: time.Second, ProbeTimeout: time.Second}}}
-	if err := n.checkAlive(t.Context()); err != nil {
-		t.Errorf("without an agent: %v", err)
-	}
+	assert.NoError(t, n.checkAlive(t.Context()), "without an agent")
 	log := testLog()
 	ag := agent.New(stuckEngine{}, noRegistrar{}, agent.Options{ProbeTimeout: time.Hour, Log: log})
 	n.registration.Store(&registration{agent: ag})
-	if err := n.checkAlive(t.Context()); err != nil {
-		t.Errorf("before its first turn: %v", err)
-	}
+	assert.NoError(t, n.checkAlive(t.Context()), "before its first turn")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- ag.Run(ctx) }()
@@ -99,7 +94,5 @@ func TestSane(t *testing.T) {
 	})
 	cancel()
 	<-done
-	if err := n.checkAlive(t.Context()); err != nil {
-		t.Errorf("after its end: %v", err)
-	}
+	assert.NoError(t, n.checkAlive(t.Context()), "after its end")
 }

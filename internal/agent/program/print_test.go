@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestPrintConfig(t *testing.T) {
@@ -33,9 +33,7 @@ func TestPrintConfig(t *testing.T) {
 		"ttl: 15s\n",
 		"# command: vllm serve Qwen/Q --port=8100 --api-key ******** --kv-transfer-config " + nixlProducer + "\n",
 	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("lacks %q", want)
-		}
+		assert.Contains(t, out.String(), want)
 	}
 	if strings.Contains(out.String(), "topsecret") || strings.Contains(out.String(), "short-ttl") {
 		t.Error("shows what it should not")
@@ -66,7 +64,5 @@ func TestWrapUsage(t *testing.T) {
 func TestEngineEnvironment(t *testing.T) {
 	t.Parallel()
 	got := engineEnv([]string{"A=1", "NOTIFY_SOCKET=/s", "WATCHDOG_USEC=1", "WATCHDOG_PID=1", "PD_ETCD_PASSWORD=x", "VLLM_API_KEY=k", "odd"})
-	if d := cmp.Diff([]string{"A=1", "VLLM_API_KEY=k", "odd"}, got); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []string{"A=1", "VLLM_API_KEY=k", "odd"}, got)
 }

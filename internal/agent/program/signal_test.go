@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -64,9 +65,7 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 			p.log.awaits(t, "still draining: 1 running")
 		}
 	}
-	if err := p.Wait(); err != nil {
-		t.Errorf("second signal: %v", err)
-	}
+	assert.NoError(t, p.Wait(), "second signal")
 	if kv, _ := look(t, cli, k); kv != nil {
 		t.Error("the key outlives the agent")
 	}
@@ -84,16 +83,13 @@ func TestSignalAfterDrain(t *testing.T) {
 	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--socket", socket))
 	awaitState(t, cli, k, instance.Ready)
 	leave := longRequest(t, engine)
-	if code, _, errs := ask(t, "drain", "--socket", socket); code != 0 {
-		t.Fatalf("drain: %d %s", code, errs)
-	}
+	code, _, errs := ask(t, "drain", "--socket", socket)
+	require.Equal(t, code, 0, "drain: %s", errs)
 	p.log.awaits(t, "still draining: 1 running")
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 	p.log.awaits(t, "terminated")
 	leave()
-	if err := p.Wait(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, p.Wait())
 	p.log.awaits(t, "drained: ")
 	if strings.Contains(p.log.String(), "drained: wait skipped") {
 		t.Error("the signal has cut the drain off")
@@ -124,9 +120,7 @@ func TestShutdownDelay(t *testing.T) {
 					awaitState(t, cli, k, instance.Draining)
 				}
 			}
-			if err := p.Wait(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, p.Wait())
 			p.log.awaits(t, tc.ends)
 		})
 	}
@@ -191,9 +185,7 @@ func TestShutdown_ReportsDrainBeforeDelete(t *testing.T) {
 			for range tc.signals {
 				require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 			}
-			if err := p.Wait(); err != nil {
-				t.Errorf("agent: %v", err)
-			}
+			assert.NoError(t, p.Wait(), "agent")
 			awaitGone(t, cli, k)
 			// After two signals, the agent has one second for the write, which a busy machine may exceed.
 			late := tc.signals == 2 && strings.Contains(p.log.String(), "etcd did not store the drain")

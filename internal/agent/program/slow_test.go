@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -61,9 +60,7 @@ func TestSilentEngine_DownAsSlow(t *testing.T) {
 	log.awaits(t, "engine is slow: ")
 	link.Restore()
 	_, rec = awaitState(t, cli, k, instance.Ready)
-	if d := cmp.Diff(was, rec); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, was, rec)
 }
 
 // If an agent gets no CPU time for seconds, its timers expire while

@@ -13,10 +13,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -69,9 +68,7 @@ func TestWrapDrainsFirst(t *testing.T) {
 	leave()
 	w.exits(t, 7)
 	require.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys")
-	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, w.cli, w.key)); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []string{"ready", "draining", "deleted"}, history(t, w.cli, w.key))
 }
 
 // askSlowly starts a completion that the engine never answers.
@@ -169,9 +166,7 @@ func TestWrapCrash(t *testing.T) {
 		t.Errorf("the key outlives the engine: %+v", rec)
 	}
 	// Neither the lease nor a probe could have reported it so soon.
-	if d := cmp.Diff([]string{"ready", "down", "deleted"}, history(t, w.cli, w.key)); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []string{"ready", "down", "deleted"}, history(t, w.cli, w.key))
 	w.log.awaits(t, "engine exited: exit code 3")
 }
 
@@ -194,9 +189,7 @@ func TestWrapCrashLoop(t *testing.T) {
 			if r.Phase != "restarting" || r.Process == nil || r.Process.PID != 0 || r.Process.LastExit != "exit code 3" || r.Process.Starts != int64(len(ids)) {
 				return fmt.Errorf("%+v %+v", r, r.Process)
 			}
-			if err := r.Health(); err == nil || !strings.Contains(err.Error(), "the engine has failed: exit code 3") {
-				t.Errorf("health: %v", err)
-			}
+			assert.ErrorContains(t, r.Health(), "the engine has failed: exit code 3")
 			if kv, rec := look(t, w.cli, w.key); kv != nil {
 				t.Errorf("a key without an engine: %+v", rec)
 			}

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const mooncakeProducer = `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","engine_id":"base"}`
@@ -82,9 +83,8 @@ func TestBootstrapFactsRefuse(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := loadArgs(t, tc.env, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v", err)
-			}
+			_, err := loadArgs(t, tc.env, tc.args...)
+			assert.ErrorContains(t, err, tc.want)
 		})
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -97,9 +98,7 @@ func TestFacts(t *testing.T) {
 			got := found{
 				c.Key.String(), c.Engine, c.Model, c.connector, c.Facts.KVRole, c.EngineAPIKey, strings.Join(c.EtcdEndpoints, ","), c.Facts.TPSize, c.Facts.DPSize,
 			}
-			if d := cmp.Diff(tc.want, got); d != "" {
-				t.Error(d)
-			}
+			assert.NoDiff(t, tc.want, got)
 		})
 	}
 }
@@ -116,9 +115,7 @@ func TestFactsInTheRecord(t *testing.T) {
 		Ports:  map[string][]int{instance.PortNIXL: {5700}},
 		Labels: map[string]string{"mooncake_host": "mine", "mooncake_protocol": "rdma", "mooncake_master": "m:50001", "kv_connector": "NixlConnector", "scheduling_policy": "priority"},
 	}
-	if d := cmp.Diff(want, rec); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, rec)
 }
 
 // vllm-ascend reads the time for which prefill keeps blocks from an environment variable of vLLM.
@@ -166,9 +163,7 @@ func TestEngineIDsOfRanks(t *testing.T) {
 		}
 	}
 	_, err := loadArgs(t, nil, "--role=decode", "--", "vllm", "serve", "M", "-dp", "2", "--data-parallel-multi-port-external-lb")
-	if err == nil || !strings.Contains(err.Error(), "start a command and an agent for each rank") {
-		t.Errorf("several ports by one command: %v", err)
-	}
+	assert.ErrorContains(t, err, "start a command and an agent for each rank")
 }
 
 func TestFactsRefuse(t *testing.T) {
@@ -226,8 +221,6 @@ func TestNotes(t *testing.T) {
 	require.NoError(t, err)
 	notes := strings.Join(c.Notes, "\n")
 	for _, want := range []string{"--config c.yaml is not read by the agent", "the role is decode, but --kv-transfer-config of the command has kv_producer", "MOONCAKE_CONFIG_PATH: unusable"} {
-		if !strings.Contains(notes, want) {
-			t.Errorf("%q lacks %q", notes, want)
-		}
+		assert.Contains(t, notes, want)
 	}
 }

@@ -8,12 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,9 +45,7 @@ func TestKVEvents_EndpointOfCommand(t *testing.T) {
 			args := append([]string{"--role=prefill", "--etcd-endpoints=10.0.0.1:1", "--", "vllm", "serve", "M", "--host=10.0.0.7", "--kv-events-config", tc.events}, tc.more...)
 			c := mustLoad(t, nil, args...)
 			defer c.Events.Release()
-			if d := cmp.Diff(tc.want, c.Facts.KVEvents); d != "" {
-				t.Error(d)
-			}
+			assert.NoDiff(t, tc.want, c.Facts.KVEvents)
 			if c.Events.Command != nil {
 				t.Errorf("the command of the engine is %q", c.Events.Command)
 			}
@@ -105,9 +102,7 @@ func TestKVEvents_ConnectingPublisher(t *testing.T) {
 			t.Errorf("record %+v, others %v", at, seen)
 		}
 		seen = append(seen, at.Endpoint)
-		if got := strings.Join(c.Notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "it listens at "+c.Events.Endpoint) {
-			t.Errorf("notes %q", got)
-		}
+		assert.Contains(t, strings.Join(c.Notes, "\n"), "would connect to "+given, "it listens at "+c.Events.Endpoint)
 		published, err := vllmargs.ParseEvents(c.Argv()[len(c.Argv())-1])
 		if err != nil || published.Endpoint != c.Events.Endpoint || !vllmargs.Binds(published.Endpoint) || published.Topic != "kv" {
 			t.Fatalf("the command of the engine is %q, %v", c.Argv(), err)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // lmcachePage returns the configuration files and the agent's commands from the page.
@@ -34,9 +36,7 @@ func lmcachePage(t *testing.T) (dir string, commands []string) {
 func TestLMCachePage(t *testing.T) {
 	t.Parallel()
 	dir, commands := lmcachePage(t)
-	if len(commands) != 4 {
-		t.Fatalf("%d commands", len(commands))
-	}
+	require.Len(t, commands, 4)
 	for _, line := range commands {
 		line = strings.ReplaceAll(line, "LMCACHE_CONFIG_FILE=", "LMCACHE_CONFIG_FILE="+dir+"/")
 		args := strings.Fields(strings.ReplaceAll(line, "'", ""))[1:]
@@ -45,9 +45,7 @@ func TestLMCachePage(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 			continue
 		}
-		if c.connector != "lmcache" {
-			t.Errorf("%s: connector %q", line, c.connector)
-		}
+		assert.Equal(t, c.connector, "lmcache", "%s: connector", line)
 		if c.Key.Role == instance.Prefill {
 			if c.Notices.Endpoint != "tcp://127.0.0.1:8500" || c.Notices.Listen != "10.0.0.7:0" {
 				t.Errorf("%s: %+v", line, c.Notices)

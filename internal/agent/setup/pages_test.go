@@ -36,9 +36,7 @@ func TestMoRIIOPage_Commands(t *testing.T) {
 				Role      string            `json:"kv_role"`
 				Extra     map[string]string `json:"kv_connector_extra_config"`
 			}
-			if err := json.Unmarshal([]byte(strings.TrimSuffix(found, "'")), &transfer); err != nil {
-				t.Fatalf("%s: %v", line, err)
-			}
+			require.NoError(t, json.Unmarshal([]byte(strings.TrimSuffix(found, "'")), &transfer), line)
 			port := transfer.Extra["http_port"]
 			if transfer.Connector != "MoRIIOConnector" || transfer.Role == "" || transfer.Extra["proxy_ping_port"] != "36367" || !strings.Contains(line, "--port "+port+" ") {
 				t.Errorf("%s: %+v", line, transfer)

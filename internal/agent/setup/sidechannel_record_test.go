@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The record has the side channel ports of the ranks that are started here, next to other ports.
@@ -27,7 +28,5 @@ func TestRecord_SideChannel(t *testing.T) {
 			t.Errorf("%s (-want +got)\n%s", tc.name, d)
 		}
 	}
-	if len(other) != 1 {
-		t.Errorf("the facts have changed: %v", other)
-	}
+	assert.Len(t, other, 1, "the facts have changed")
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const nixlInside = `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` + nixlProducer + `,{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}]}}`
@@ -125,8 +126,7 @@ func TestSideChannelOfAnotherMachine(t *testing.T) {
 		{"127.0.0.1", nil, false},
 	} {
 		c := mustLoad(t, tc.env, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host", tc.host, "--kv-transfer-config", nixlProducer)
-		if got := strings.Contains(strings.Join(c.Notes, "\n"), note); got != tc.want {
-			t.Errorf("%s, %v: noted %v in %q", tc.host, tc.env, got, c.Notes)
-		}
+		assert.Equal(t, strings.Contains(strings.Join(c.Notes, "\n"), note), tc.want,
+			"%s, %v: noted in %q", tc.host, tc.env, c.Notes)
 	}
 }

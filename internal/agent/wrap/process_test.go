@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -24,9 +25,7 @@ func TestExit(t *testing.T) {
 	if e.Status() != 3 || e.OK() || e.String() != "exit code 3" || e.At.IsZero() {
 		t.Errorf("%+v: %s", e, e)
 	}
-	if s := out.String(); !strings.Contains(s, "out\n") || !strings.Contains(s, "err\n") {
-		t.Errorf("output %q", s)
-	}
+	assert.Contains(t, out.String(), "out\n", "err\n")
 	p, _ = start(t, "exit:0", wrap.Options{})
 	<-p.Done()
 	if e := p.Exit(); e.Status() != 0 || !e.OK() {
@@ -37,17 +36,13 @@ func TestExit(t *testing.T) {
 	if e := p.Exit(); e.String() != "exit code 0" || !e.At.IsZero() {
 		t.Errorf("running: %+v", e)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, p.Signal(syscall.SIGTERM))
 	<-p.Done()
 	if e := p.Exit(); e.Status() != 143 || e.OK() || e.String() != "signal 15 (terminated)" {
 		t.Errorf("%+v: %s", e, e)
 	}
 	for _, send := range []func(syscall.Signal) error{p.Signal, p.SignalGroup} {
-		if err := send(syscall.SIGTERM); err != nil {
-			t.Errorf("a signal to the dead: %v", err)
-		}
+		assert.NoError(t, send(syscall.SIGTERM), "a signal to the dead")
 	}
 }
 
@@ -108,9 +103,7 @@ func TestSweep(t *testing.T) {
 			p, out := start(t, "parent:"+child+":leaves", wrap.Options{Sweep: 100 * time.Millisecond})
 			left := out.awaits(t, "ready")
 			<-p.Exited()
-			if e := p.Exit(); e.Status() != 3 {
-				t.Errorf("%s", e)
-			}
+			assert.Equal(t, p.Exit().Status(), 3)
 			<-p.Done()
 			if alive(left) {
 				t.Errorf("process %d is left behind", left)
@@ -180,23 +173,15 @@ func TestReaper(t *testing.T) {
 		return nil
 	})
 	_ = in.Close()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-done)
 }
 
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	b := wrap.Backoff{First: time.Second, Max: 10 * time.Second}
 	for i, want := range []int{1, 2, 4, 8, 10, 10} {
-		if got := b.After(3 * time.Second); got != time.Duration(want)*time.Second {
-			t.Errorf("%d: %s", i, got)
-		}
+		assert.Equal(t, b.After(3*time.Second), time.Duration(want)*time.Second, i)
 	}
-	if got := b.After(time.Minute); got != time.Second {
-		t.Errorf("after a good life: %s", got)
-	}
-	if got := b.After(0); got != 2*time.Second {
-		t.Errorf("and then: %s", got)
-	}
+	assert.Equal(t, b.After(time.Minute), time.Second, "after a good life")
+	assert.Equal(t, b.After(0), 2*time.Second, "and then")
 }

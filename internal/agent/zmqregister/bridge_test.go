@@ -3,7 +3,6 @@ package zmqregister_test
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -22,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -60,9 +60,7 @@ func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqre
 		ended = true
 		before := len(text.String())
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the bridge ended with %v", err)
-		}
+		assert.ErrorIs(t, <-done, context.Canceled, "the bridge ended with")
 		if after := text.String()[before:]; strings.Contains(after, "has exited") {
 			t.Errorf("engines that run and stay registered are logged as exited:\n%s", after)
 		}

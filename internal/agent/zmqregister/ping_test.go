@@ -1,7 +1,6 @@
 package zmqregister_test
 
 import (
-	"errors"
 	"maps"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -66,9 +66,8 @@ func TestParsePing(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}
 	}
-	if _, err := zmqregister.ParsePing(pack(t, map[string]any{"type": "HELLO"})); !errors.Is(err, zmqregister.ErrHello) {
-		t.Errorf("HELLO: %v", err)
-	}
+	_, err := zmqregister.ParsePing(pack(t, map[string]any{"type": "HELLO"}))
+	assert.ErrorIs(t, err, zmqregister.ErrHello, "HELLO")
 }
 
 func TestBadPings(t *testing.T) {
@@ -89,9 +88,8 @@ func TestBadPings(t *testing.T) {
 		"https":                pack(t, older(map[string]any{"request_address": "https://10.0.0.1:8100/v1/completions"})),
 		"a password":           pack(t, older(map[string]any{"request_address": "http://a:b@10.0.0.1:8100/v1/completions"})),
 	} {
-		if p, err := zmqregister.ParsePing(b); !errors.Is(err, zmqregister.ErrPing) {
-			t.Errorf("%s: %+v, %v", name, p, err)
-		}
+		p, err := zmqregister.ParsePing(b)
+		assert.ErrorIs(t, err, zmqregister.ErrPing, "%s: %+v", name, p)
 	}
 }
 

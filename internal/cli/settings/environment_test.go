@@ -1,7 +1,6 @@
 package settings_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +8,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An unknown variable is an error that names the one that was probably meant.
@@ -36,14 +37,10 @@ func TestUnknownVariables(t *testing.T) {
 			t.Parallel()
 			err := settings.CheckVariables(tc.environ)
 			if len(tc.says) == 0 {
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 				return
 			}
-			if !errors.Is(err, settings.ErrUnknownVariable) {
-				t.Fatalf("%v", err)
-			}
+			require.ErrorIs(t, err, settings.ErrUnknownVariable)
 			for _, want := range tc.says {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q is not in %q", want, err)
@@ -78,7 +75,5 @@ func TestDurationFlag(t *testing.T) {
 	}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	settings.DurationVar(fs, new(time.Duration), "for", 0, "")
-	if err := fs.Parse([]string{"--for", "soon"}); err == nil || !strings.Contains(err.Error(), "or a number of seconds") {
-		t.Errorf("%v", err)
-	}
+	assert.ErrorContains(t, fs.Parse([]string{"--for", "soon"}), "or a number of seconds")
 }

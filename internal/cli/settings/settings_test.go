@@ -1,7 +1,6 @@
 package settings_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -102,12 +102,10 @@ func TestUserFile_Optional(t *testing.T) {
 		}
 	}
 	var f fields
-	if _, err := f.load(t, nil, own, "--config", own+".none"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that is not there: %v", err)
-	}
-	if _, err := f.load(t, nil, write(t, "b: 1\n")); !errors.Is(err, settings.ErrUnknownKey) {
-		t.Errorf("a mistake in the own file: %v", err)
-	}
+	_, err := f.load(t, nil, own, "--config", own+".none")
+	assert.ErrorIs(t, err, os.ErrNotExist, "a file that is not there")
+	_, err = f.load(t, nil, write(t, "b: 1\n"))
+	assert.ErrorIs(t, err, settings.ErrUnknownKey, "a mistake in the own file")
 	for _, tc := range []struct{ xdg, home, want string }{
 		{"/x", "/h", "/x/pdmesh/prog.yaml"}, {"x", "/h", "/h/.config/pdmesh/prog.yaml"}, {"", "/h", "/h/.config/pdmesh/prog.yaml"}, {"", "", ""},
 	} {
@@ -129,9 +127,8 @@ func TestPrint(t *testing.T) {
 	if strings.Contains(out.String(), "hidden") || !strings.Contains(out.String(), "# secret: ") || !strings.Contains(out.String(), "# a remark\\nlist") {
 		t.Errorf("%s", out.String())
 	}
-	if _, err := again.load(t, nil, "", "--config", write(t, out.String())); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
+	_, err = again.load(t, nil, "", "--config", write(t, out.String()))
+	require.NoError(t, err, out.String())
 	f.secret, again.config = "", ""
 	if !reflect.DeepEqual(f, again) {
 		t.Errorf("%+v, read again %+v\n%s", f, again, out.String())
@@ -151,11 +148,9 @@ func TestValues(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "maybe", "NaN", "1e300"} {
-		if _, err := settings.Duration(text); !errors.Is(err, settings.ErrValue) {
-			t.Errorf("%q is a duration: %v", text, err)
-		}
-		if _, err := settings.Switch(text); !errors.Is(err, settings.ErrValue) {
-			t.Errorf("%q is on or off: %v", text, err)
-		}
+		_, err := settings.Duration(text)
+		assert.ErrorIs(t, err, settings.ErrValue, "%q is a duration", text)
+		_, err = settings.Switch(text)
+		assert.ErrorIs(t, err, settings.ErrValue, "%q is on or off", text)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -38,17 +38,13 @@ func TestSaver_LeasedInstancesBatched(t *testing.T) {
 			synctest.Wait()
 			return saves.Load() - before
 		}
-		if n := churn(1); n != 1 {
-			t.Errorf("the first change: %d writes in a second", n)
-		}
+		assert.Equal(t, churn(1), 1, "writes in a second after the first change")
 		if n := churn(100); n < 9 || n > 10 {
 			t.Errorf("%d writes in 100 s of leased instances alone", n)
 		}
 		time.Sleep(time.Second)
 		s.Changed(true)
-		if n := churn(1); n != 1 {
-			t.Errorf("%d writes in the second after an operator's change", n)
-		}
+		assert.Equal(t, churn(1), 1, "writes in the second after an operator's change")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		before := saves.Load()
@@ -89,15 +85,11 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 		go func() { s.Run(ctx); close(ended) }()
 		s.Changed(true)
 		synctest.Wait()
-		if failures.Load() != 1 {
-			t.Fatalf("%d failures", failures.Load())
-		}
+		require.Equal(t, failures.Load(), 1)
 		require.NoError(t, os.Remove(dir))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if saves.Load() != 1 {
-			t.Errorf("%d writes in the minute after the failure", saves.Load())
-		}
+		assert.Equal(t, saves.Load(), 1, "writes in the minute after the failure")
 		cancel()
 		<-ended
 	})
@@ -119,7 +111,5 @@ func TestWrite_RemovesInterrupted(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{"other.3", "snapshot.json", "snapshot.json.2", "snapshot.json.bak"}; !slices.Equal(names, want) {
-		t.Errorf("files %q, want %q", names, want)
-	}
+	assert.EqualSlices(t, names, []string{"other.3", "snapshot.json", "snapshot.json.2", "snapshot.json.bak"}, "files")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 var x = instance.Key{Role: instance.Decode, Address: "x:1"}
@@ -88,9 +89,7 @@ func TestProofWhileProxiesReturn(t *testing.T) {
 	} {
 		at := now.Add(time.Duration(look.at) * time.Second)
 		p.See(saying(look.back...), at, never)
-		if s := p.State(at); s.Over() != look.over {
-			t.Errorf("after %d s: %+v", look.at, s)
-		}
+		assert.Equal(t, p.State(at).Over(), look.over, "after %d s", look.at)
 	}
 }
 

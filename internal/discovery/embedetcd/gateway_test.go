@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -82,17 +83,15 @@ func TestGatewayRegistersANode(t *testing.T) {
 	if status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"`+b64(key)+`"}`, nil); status != 200 || !strings.Contains(body, `"count":"1"`) {
 		t.Fatalf("range: %d %s", status, body)
 	}
-	if status, body = request(t, s, "POST", "/v3/lease/revoke", `{"ID":"`+grant.ID+`"}`, nil); status != 200 {
-		t.Fatalf("revoke: %d %s", status, body)
-	}
+	status, body = request(t, s, "POST", "/v3/lease/revoke", `{"ID":"`+grant.ID+`"}`, nil)
+	require.Equal(t, status, 200, "revoke: %s", body)
 	if resp, err := cli.Get(t.Context(), key); err != nil || len(resp.Kvs) != 0 {
 		t.Fatalf("%+v, %v", resp, err)
 	}
 	// The host names that curl is most often used with.
 	for _, host := range []string{"localhost", "localhost:2379", "LOCALHOST.", "127.0.0.1", "127.1.2.3:1", "[::1]:2379", "[::1]"} {
-		if status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) { r.Host = host }); status != 200 {
-			t.Errorf("Host %s: %d %s", host, status, body)
-		}
+		status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) { r.Host = host })
+		assert.Equal(t, status, 200, "Host %s: %s", host, body)
 	}
 }
 
@@ -113,9 +112,8 @@ func TestGatewayWithUsers(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &login); err != nil || status != 200 || login.Token == "" {
 		t.Fatalf("login: %d %s", status, body)
 	}
-	if status, body = request(t, s, "POST", "/v3/kv/put", put, func(r *http.Request) { r.Header.Set("Authorization", login.Token) }); status != 200 {
-		t.Fatalf("put: %d %s", status, body)
-	}
+	status, body = request(t, s, "POST", "/v3/kv/put", put, func(r *http.Request) { r.Header.Set("Authorization", login.Token) })
+	require.Equal(t, status, 200, "put: %s", body)
 }
 
 func TestGatewayWatches(t *testing.T) {
@@ -211,29 +209,26 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	// A browser's preflight request gets no permission (checked by request).
 	request(t, s, "OPTIONS", "/v3/kv/put", "", func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") })
 	// A websocket from a page.
-	if status, body := request(t, s, "GET", "/v3/watch", "", func(r *http.Request) {
+	status, body := request(t, s, "GET", "/v3/watch", "", func(r *http.Request) {
 		r.Header.Set("Origin", "https://evil.example")
 		r.Header.Set("Connection", "Upgrade")
 		r.Header.Set("Upgrade", "websocket")
 		r.Header.Set("Sec-WebSocket-Version", "13")
 		r.Header.Set("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
-	}); status != 403 {
-		t.Errorf("websocket: %d %s", status, body)
-	}
+	})
+	assert.Equal(t, status, 403, "websocket: %s", body)
 	resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix())
 	if err != nil || len(resp.Kvs) != 0 {
 		t.Fatalf("something was written: %+v, %v", resp, err)
 	}
 	// Invalid JSON and an oversized body are refused without side effects.
-	if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":`, nil); status != 400 {
-		t.Errorf("bad JSON: %d %s", status, body)
-	}
+	status, body = request(t, s, "POST", "/v3/kv/put", `{"key":`, nil)
+	assert.Equal(t, status, 400, "bad JSON: %s", body)
 	if status, _ := request(t, s, "POST", "/v3/kv/put", `{"key":"YQ==","value":"`+strings.Repeat("A", 5<<20)+`"}`, nil); status < 400 {
 		t.Errorf("a body of 5 MiB: %d", status)
 	}
-	if status, body := request(t, s, "POST", "/v3/kv/put", put, nil); status != 200 {
-		t.Errorf("after all that: %d %s", status, body)
-	}
+	status, body = request(t, s, "POST", "/v3/kv/put", put, nil)
+	assert.Equal(t, status, 200, "after all that: %s", body)
 }
 
 // By default, curl declares a body as a form.
@@ -251,12 +246,11 @@ func TestGateway_AcceptsCurlRequests(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	for _, agent := range []string{"curl/7.29.0", "Wget/1.21.4"} {
-		if status, body := request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) {
+		status, body := request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			r.Header.Set("User-Agent", agent)
-		}); status != 200 {
-			t.Errorf("%s: %d %s", agent, status, body)
-		}
+		})
+		assert.Equal(t, status, 200, "%s: %s", agent, body)
 	}
 	if resp, err := cli.Get(t.Context(), "/pd/prefill/127.0.0.1:8100"); err != nil || len(resp.Kvs) != 1 {
 		t.Errorf("%+v, %v", resp, err)
@@ -297,9 +291,8 @@ func TestGateway_AllowedCalls(t *testing.T) {
 		"/v3/kv/range": `{"key":"YQ=="}`, "/v3/kv/put": `{"key":"YQ=="}`, "/v3/kv/deleterange": `{"key":"YQ=="}`,
 		"/v3/kv/txn": `{"success":[{"requestRange":{"key":"YQ=="}}]}`, "/v3/lease/leases": `{}`,
 	} {
-		if status, answer := request(t, s, "POST", path, body, nil); status != 200 {
-			t.Errorf("%s: %d %s", path, status, answer)
-		}
+		status, answer := request(t, s, "POST", path, body, nil)
+		assert.Equal(t, status, 200, "%s: %s", path, answer)
 	}
 }
 
@@ -312,12 +305,10 @@ func TestGatewayOff(t *testing.T) {
 	if status != 404 || !strings.Contains(body, "--etcd-gateway") {
 		t.Fatalf("%d %s", status, body)
 	}
-	if status, _ := request(t, s, "GET", "/debug/vars", "", nil); status != 404 {
-		t.Fatalf("debug: %d", status)
-	}
-	if _, err := etcdtest.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b"); err != nil {
-		t.Fatal(err)
-	}
+	status, _ = request(t, s, "GET", "/debug/vars", "", nil)
+	require.Equal(t, status, 404, "debug")
+	_, err := etcdtest.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b")
+	require.NoError(t, err)
 }
 
 // A watcher sees a node that registers with curl alone, also if another key has an invalid value.
@@ -331,9 +322,8 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
 	defer background.Start(t.Context(), w.Run)()
 	for key, value := range map[string]string{"/pd/prefill/127.0.0.1:8100": "", "/pd/decode/127.0.0.1:8200": "127.0.0.1:8200", "/pd/decode/127.0.0.1:8201": "{"} {
-		if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"`+b64(value)+`"}`, nil); status != 200 {
-			t.Fatalf("%d %s", status, body)
-		}
+		status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"`+b64(value)+`"}`, nil)
+		require.Equal(t, status, 200, body)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		snap := w.Snapshot()

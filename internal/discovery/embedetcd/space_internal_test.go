@@ -18,6 +18,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -64,12 +65,10 @@ func TestDiskShort(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := cli.KeepAliveOnce(t.Context(), lease.ID); err != nil {
-		t.Errorf("a renewal with the disk short: %v", err)
-	}
-	if _, err := cli.Delete(t.Context(), "/", clientv3.WithPrefix()); err != nil {
-		t.Errorf("a deletion with the disk short: %v", err)
-	}
+	_, err = cli.KeepAliveOnce(t.Context(), lease.ID)
+	assert.NoError(t, err, "a renewal with the disk short")
+	_, err = cli.Delete(t.Context(), "/", clientv3.WithPrefix())
+	assert.NoError(t, err, "a deletion with the disk short")
 	free.Store(5 << 30)
 	await(func() error { _, err := cli.Put(t.Context(), "/k", "v"); return err })
 	free.Store(20 << 20)
@@ -81,9 +80,7 @@ func TestDiskShort(t *testing.T) {
 	})
 	stop()
 	<-done
-	if text := out.String(); !strings.Contains(text, "only 20 MiB are left for "+cfg.DataDir) || !strings.Contains(text, "accepts writes again") {
-		t.Errorf("log: %s", text)
-	}
+	assert.Contains(t, out.String(), "only 20 MiB are left for "+cfg.DataDir, "accepts writes again")
 	_ = cli.Close() // its context has ended with the server
 	s.Close()
 	cfg.manualSpace = false
@@ -115,14 +112,12 @@ func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 		t.Fatal("no alarm")
 	}
 	watch.check(t.Context())
-	if _, err := cli.Put(t.Context(), "/k", "v"); !errors.Is(err, rpctypes.ErrNoSpace) {
-		t.Errorf("a put with little space: %v", err)
-	}
+	_, err = cli.Put(t.Context(), "/k", "v")
+	assert.ErrorIs(t, err, rpctypes.ErrNoSpace, "a put with little space")
 	free = need + need/4
 	watch.check(t.Context())
-	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
-		t.Errorf("a put with space: %v", err)
-	}
+	_, err = cli.Put(t.Context(), "/k", "v")
+	assert.NoError(t, err, "a put with space")
 }
 
 // If the history fills the quota of the database, it is compacted and defragmented, and etcd's
@@ -151,9 +146,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 			_, err = cli.Put(t.Context(), key(i), value)
 			time.Sleep(5 * time.Millisecond)
 		}
-		if !errors.Is(err, rpctypes.ErrNoSpace) {
-			t.Fatalf("the quota was not reached: %v", err)
-		}
+		require.ErrorIs(t, err, rpctypes.ErrNoSpace, "the quota was not reached")
 	}
 	fill(func(int) string { return "/one" })
 	// Pages are freed only after the reads in progress have ended, so it may take several checks.
@@ -181,14 +174,10 @@ func TestSpace_QuotaReached(t *testing.T) {
 	accepts("the history is compacted")
 	fill(func(i int) string { return fmt.Sprint("/many/", i) })
 	watch.check(t.Context())
-	if _, err := cli.Put(t.Context(), "/k", "v"); !errors.Is(err, rpctypes.ErrNoSpace) {
-		t.Errorf("a put with keys that fill the quota: %v", err)
-	}
-	if text := out.String(); !strings.Contains(text, "accepts writes again") || !strings.Contains(text, "until some are deleted") {
-		t.Errorf("log: %s", text)
-	}
-	if _, err := cli.Delete(t.Context(), "/many/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = cli.Put(t.Context(), "/k", "v")
+	assert.ErrorIs(t, err, rpctypes.ErrNoSpace, "a put with keys that fill the quota")
+	assert.Contains(t, out.String(), "accepts writes again", "until some are deleted")
+	_, err = cli.Delete(t.Context(), "/many/", clientv3.WithPrefix())
+	require.NoError(t, err)
 	accepts("the keys were deleted")
 }

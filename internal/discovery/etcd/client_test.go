@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -91,9 +92,8 @@ func TestUser(t *testing.T) {
 		}
 	}
 	use("before")
-	if _, err := root.UserChangePassword(t.Context(), user, password); err != nil {
-		t.Fatal(err)
-	}
+	_, err = root.UserChangePassword(t.Context(), user, password)
+	require.NoError(t, err)
 	use("after")
 }
 
@@ -158,9 +158,7 @@ func TestUser_Unreachable(t *testing.T) {
 					logged++
 				}
 			}
-			if logged != c.logged {
-				t.Errorf("%d errors in the log, want %d", logged, c.logged)
-			}
+			assert.Equal(t, logged, c.logged, "errors in the log")
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"slices"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -13,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -46,9 +46,7 @@ func TestMembers_AddressesNeverUsed(t *testing.T) {
 		{"10.0.0.1:2379", false, ""},
 		{"%", false, ""},
 	} {
-		if got := etcd.MemberAddress(c.url, c.secure); got != c.want {
-			t.Errorf("%s, TLS %t: %q, want %q", c.url, c.secure, got, c.want)
-		}
+		assert.Equal(t, etcd.MemberAddress(c.url, c.secure), c.want, "%s, TLS %t", c.url, c.secure)
 	}
 }
 
@@ -97,9 +95,7 @@ func TestMembers_Saved(t *testing.T) {
 		require.NoError(t, disk.WriteMembers(dir, c.saved))
 		m, endpoints := newMembers(t, dir, dead)
 		m.Update(t.Context())
-		if got := endpoints(); !slices.Equal(got, c.want) {
-			t.Errorf("%s: endpoints %q, want %q", c.name, got, c.want)
-		}
+		assert.EqualSlices(t, endpoints(), c.want, "%s: endpoints", c.name)
 	}
 }
 
@@ -122,21 +118,15 @@ func TestMembers_SavedAfterAFailure(t *testing.T) {
 	for range 4 { // the members do not change
 		m.Try(t.Context(), cluster, server.Endpoint())
 	}
-	if saves != 3 {
-		t.Errorf("%d saves", saves)
-	}
+	assert.Equal(t, saves, 3)
 	failed := 0
 	for _, e := range hook.AllEntries() {
 		if e.Level == logrus.WarnLevel {
 			failed++
-			if e.Message != "save etcd members: trying again at the next read" {
-				t.Errorf("log: %s", e.Message)
-			}
+			assert.Equal(t, e.Message, "save etcd members: trying again at the next read", "log")
 		}
 	}
-	if failed != 1 {
-		t.Errorf("%d warnings about one failure", failed)
-	}
+	assert.Equal(t, failed, 1, "warnings about one failure")
 }
 
 // Another cluster at a configured address is used only once the known cluster has stopped.
@@ -149,26 +139,18 @@ func TestMembers_AnotherCluster(t *testing.T) {
 	require.NoError(t, disk.WriteMembers(dir, etcd.SavedMembers{Configured: []string{configured}, Cluster: clusterOf(t, ours.Endpoint()), Members: []string{ours.Endpoint()}}))
 	m, endpoints := newMembers(t, dir, configured)
 	m.Update(t.Context())
-	if got := endpoints(); !slices.Equal(got, []string{configured, ours.Endpoint()}) {
-		t.Fatalf("endpoints %q", got)
-	}
+	require.EqualSlices(t, endpoints(), []string{configured, ours.Endpoint()})
 	theirs.Restart()
 	for range 5 { // either cluster may answer the first one
 		m.Update(t.Context())
 	}
-	if got := endpoints(); !slices.Equal(got, []string{ours.Endpoint()}) {
-		t.Errorf("endpoints %q with another cluster at %s", got, configured)
-	}
-	if got := m.Status().Departed; !slices.Equal(got, []string{configured}) {
-		t.Errorf("departed: %q", got)
-	}
+	assert.EqualSlices(t, endpoints(), []string{ours.Endpoint()}, "endpoints with another cluster at %s", configured)
+	assert.EqualSlices(t, m.Status().Departed, []string{configured})
 	ours.Kill()
 	for range 2 {
 		m.Update(t.Context())
 	}
-	if got := endpoints(); !slices.Equal(got, []string{configured}) {
-		t.Errorf("endpoints %q after the known cluster has ended", got)
-	}
+	assert.EqualSlices(t, endpoints(), []string{configured}, "endpoints after the known cluster has ended")
 	if s, err := disk.ReadMembers(dir); err != nil || len(s.Members) > 0 || s.Cluster != clusterOf(t, configured) {
 		t.Errorf("saved: %+v, %v", s, err)
 	}
@@ -185,9 +167,7 @@ func TestMembers_SilentEndpoint(t *testing.T) {
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli, Log: log})
 	m.Start()
 	m.Update(t.Context())
-	if got := m.Status().Departed; !slices.Equal(got, []string{silent}) {
-		t.Errorf("departed: %q", got)
-	}
+	assert.EqualSlices(t, m.Status().Departed, []string{silent})
 	if e := hook.LastEntry(); e == nil || e.Data["endpoint"] != silent || e.Message != "configured etcd endpoint is not a member of the cluster, or does not answer: update --etcd-endpoints if the member was replaced" {
 		t.Errorf("log: %+v", e)
 	}
@@ -212,7 +192,5 @@ func TestMembers_TLSName(t *testing.T) {
 	require.NoError(t, err)
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli})
 	m.Try(t.Context(), resp.Header.ClusterId, server.Endpoint(), net.JoinHostPort("localhost", port))
-	if got := m.Status().Added; !slices.Equal(got, []string{server.Endpoint()}) {
-		t.Errorf("added: %q", got)
-	}
+	assert.EqualSlices(t, m.Status().Added, []string{server.Endpoint()})
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -23,9 +24,8 @@ func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 	defer func() { _ = cli.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	k := newLeaseKeeper(cli, 15*time.Second)
-	if _, err := k.lease(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err = k.lease(ctx)
+	require.NoError(t, err)
 	link.Delay(renewTimeout*3/4 + time.Millisecond) // each way
 	done := make(chan struct{})
 	go func() { defer close(done); k.run(ctx) }()
@@ -35,9 +35,7 @@ func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 		}
 		return nil
 	})
-	if s := k.state(); s.lost != 0 {
-		t.Errorf("%d leases lost", s.lost)
-	}
+	assert.Equal(t, k.state().lost, 0, "leases lost")
 	cancel()
 	<-done
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -68,9 +69,8 @@ func TestPresence(t *testing.T) {
 	resp, err := cli.Get(t.Context(), l.Proxy("p1"))
 	require.NoError(t, err)
 	old := resp.Kvs[0].Lease
-	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(old)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = cli.Revoke(t.Context(), clientv3.LeaseID(old))
+	require.NoError(t, err)
 	list(func(ps []lease.ProxyPresence) error {
 		if len(ps) != 1 {
 			return fmt.Errorf("%+v", ps)
@@ -173,9 +173,7 @@ func TestPresence_Notices(t *testing.T) {
 		}
 		return nil
 	})
-	if again := says("a: "); again != first {
-		t.Errorf("written at %d and at %d", first, again)
-	}
+	assert.Equal(t, says("a: "), first, "revision")
 	name.Store("b")
 	says("b: ")
 }

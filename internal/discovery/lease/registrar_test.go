@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -77,17 +78,13 @@ func TestRegistrarOwnership(t *testing.T) {
 				if after == nil || after.Lease != s.LeaseID || after.ModRevision != s.ModRevision || s.Err != "" {
 					t.Fatalf("status %+v, key %+v", s, after)
 				}
-				if !strings.Contains(string(after.Value), `"host_id":"host-1"`) {
-					t.Fatalf("value %s", after.Value)
-				}
+				require.Contains(t, string(after.Value), `"host_id":"host-1"`)
 				return
 			}
 			if s.ModRevision != 0 || s.Err == "" || !strings.Contains(s.Err, c.says) || strings.Contains(s.Err, "\a") {
 				t.Errorf("status %+v", s)
 			}
-			if (before == nil) != (after == nil) {
-				t.Fatalf("before %+v, after %+v", before, after)
-			}
+			require.Equal(t, before == nil, after == nil, "before %+v", before, after)
 			if before != nil && (before.ModRevision != after.ModRevision || before.Lease != after.Lease || string(before.Value) != string(after.Value)) {
 				t.Fatalf("the key was touched: before %+v, after %+v", before, after)
 			}
@@ -113,9 +110,7 @@ func TestRegistrarFollowsRemoval(t *testing.T) {
 				t.Fatalf("%v, %v", existed, err)
 			}
 			members.WaitPhase(t, r, lease.Overridden)
-			if why := r.Status().Err; !strings.Contains(why, "pdctl allow") {
-				t.Errorf("reason %q", why)
-			}
+			assert.Contains(t, r.Status().Err, "pdctl allow")
 			r.Set(instance.Record{ID: "A", State: instance.Down}) // whatever state it reports now
 			for _, one := range k.Each() {
 				if raw := members.RawKey(t, cli, one); raw != nil {
@@ -174,9 +169,8 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	r.Set(instance.Record{ID: "A"})
 	members.WaitPhase(t, r, lease.Registered)
 	first := r.Status().LeaseID
-	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(first)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cli.Revoke(t.Context(), clientv3.LeaseID(first))
+	require.NoError(t, err)
 	testkit.Eventually(t, members.Soon, func() error {
 		s, raw := r.Status(), members.RawKey(t, cli, k)
 		if s.LeasesLost != 1 || s.Registrations != 2 || s.LeaseID == first || raw == nil || raw.Lease != s.LeaseID {
@@ -196,9 +190,7 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	want := "[registering registered registering registered]"
-	if got := fmt.Sprint(slices.Compact(phases)); got != want {
-		t.Errorf("phases %s, want %s", got, want)
-	}
+	assert.Equal(t, fmt.Sprint(slices.Compact(phases)), want)
 }
 
 // Fault matrix, row 21: if two agents of one host register one address,
@@ -273,9 +265,7 @@ func TestRegistrarNewIncarnation(t *testing.T) {
 		}
 		return nil
 	})
-	if s := r.Status(); s.Registrations != 1 {
-		t.Fatalf("%+v", s)
-	}
+	require.Equal(t, r.Status().Registrations, 1)
 }
 
 // A record has not arrived while a concurrent change of the same keys
@@ -293,9 +283,8 @@ func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
 			txn, ok := req.(*pb.TxnRequest)
 			switch {
 			case ok && len(txn.Compare) > 0 && armed.CompareAndSwap(true, false):
-				if _, err := other.Put(ctx, l.Override(k), `{"v":1,"state":"drain"}`); err != nil {
-					t.Error(err)
-				}
+				_, err := other.Put(ctx, l.Override(k), `{"v":1,"state":"drain"}`)
+				assert.NoError(t, err)
 				failed.Store(true)
 			case ok && len(txn.Compare) == 0 && failed.CompareAndSwap(true, false):
 				arrived <- r.Arrived()

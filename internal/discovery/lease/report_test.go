@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -61,7 +62,5 @@ func TestKeptKeys(t *testing.T) {
 	if err != nil || len(raw) > 48<<10 || len(out) < 1000 || out[0] != keys[len(keys)-1] || out[1] != keys[0] {
 		t.Errorf("%d bytes, %d keys, %v", len(raw), len(out), err)
 	}
-	if out := lease.KeptKeys(keys[:2]); len(out) != 2 {
-		t.Errorf("%q", out)
-	}
+	assert.Len(t, lease.KeptKeys(keys[:2]), 2)
 }

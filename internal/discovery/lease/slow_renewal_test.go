@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
@@ -35,7 +36,5 @@ func TestRenewalOfASlowEtcd(t *testing.T) {
 		}
 		return nil
 	})
-	if s := r.Status(); s.LeaseID != before.LeaseID {
-		t.Errorf("before %+v, after %+v", before, s)
-	}
+	assert.Equal(t, r.Status().LeaseID, before.LeaseID, "before %+v", before)
 }

@@ -15,8 +15,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // proxy publishes a load that a test sets.
@@ -155,9 +157,7 @@ func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
 		server.Wipe()
 		server.Restart()
 	}
-	if revisions[0] != revisions[1] {
-		t.Errorf("revisions %d", revisions)
-	}
+	assert.Equal(t, revisions[0], revisions[1], "revisions %d", revisions)
 }
 
 // The watch of a wiped etcd delivers nothing until the new revision exceeds the former one.
@@ -242,9 +242,8 @@ func TestLoadsOfThree(t *testing.T) {
 	id := members.Lease(t, cli, 60)
 	members.Put(t, cli, members.Layout(t).Load("d"), `{"v":1,"load":{"decode/d:1":{"in_flight":5,"waiting_tokens":5,"held_tokens":5}}}`, clientv3.WithLease(id))
 	sums("a", 7, 10)
-	if _, err := cli.Revoke(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cli.Revoke(t.Context(), id)
+	require.NoError(t, err)
 	sums("a", 2, 10)
 }
 
@@ -321,9 +320,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 			return nil
 		})
 	}
-	if after := revision(); after != before {
-		t.Errorf("etcd's revision grew from %d to %d", before, after)
-	}
+	assert.Equal(t, revision(), before, "revision of etcd")
 	// A key that was deleted is written again.
 	members.Del(t, cli, members.Layout(t).Load("p1"))
 	testkit.Eventually(t, members.Soon, func() error {

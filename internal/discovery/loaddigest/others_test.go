@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The weight of a digest decreases with its age, down to 0.
@@ -25,9 +26,7 @@ func TestWeight(t *testing.T) {
 	if loaddigest.Weight(0) != 1 || loaddigest.Weight(2*loaddigest.Refresh) != 1 || last != 0 {
 		t.Error("a fresh digest must have weight 1, and an old one 0")
 	}
-	if a, b := loaddigest.Weight(10*time.Second), loaddigest.Weight(13*time.Second); b != a/2 {
-		t.Errorf("%g, and %g three seconds later", a, b)
-	}
+	assert.Equal(t, loaddigest.Weight(13*time.Second), loaddigest.Weight(10*time.Second)/2, "three seconds later")
 }
 
 func TestSum(t *testing.T) {
@@ -68,9 +67,7 @@ func TestPresent(t *testing.T) {
 		{"an idle one, which writes nothing", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now.Add(-time.Hour)}, true},
 		{"one that is not understood", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now, Ignored: "newer"}, false},
 	} {
-		if got := loaddigest.Present([]*loaddigest.ProxyLoad{&tc.one}, "own", now); got != tc.want {
-			t.Errorf("%s: %t", tc.name, got)
-		}
+		assert.Equal(t, loaddigest.Present([]*loaddigest.ProxyLoad{&tc.one}, "own", now), tc.want, tc.name)
 	}
 	if loaddigest.Present(nil, "own", now) {
 		t.Error("another proxy without digests")
@@ -84,9 +81,7 @@ func TestSeen(t *testing.T) {
 	if got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"); len(got) != 1 || got[0] != a {
 		t.Errorf("%v", got)
 	}
-	if got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"); len(got) != 0 {
-		t.Errorf("%v again", got)
-	}
+	assert.Len(t, s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"), 0, "again")
 	next := &loaddigest.ProxyLoad{ID: "a"}
 	if got := s.Update([]*loaddigest.ProxyLoad{own, next}, "own"); len(got) != 1 || got[0] != next {
 		t.Errorf("%v", got)
@@ -105,8 +100,6 @@ func TestKeys(t *testing.T) {
 		got := loaddigest.Keys([]*loaddigest.ProxyLoad{
 			age("own", own), age("old", 10*time.Second), {ID: "before", ReceivedAt: now}, {ID: "newer", Ignored: "nonsense"},
 		}, "own", now)
-		if fmt.Sprint(got) != "map[before:map[] old:map["+want+"] own:map[a:[8 4 0 0 0 0 0 0 2 6]]]" {
-			t.Error(got)
-		}
+		assert.Equal(t, fmt.Sprint(got), "map[before:map[] old:map["+want+"] own:map[a:[8 4 0 0 0 0 0 0 2 6]]]", got)
 	}
 }

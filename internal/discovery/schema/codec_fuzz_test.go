@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // rejected fails unless err has a printable reason why value is rejected.
@@ -64,9 +65,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		if errors.Is(err, schema.ErrTooLarge) {
 			return
 		}
-		if err != nil {
-			t.Fatalf("%q was read but cannot be written: %v", value, err)
-		}
+		require.NoError(t, err, "%q was read but cannot be written", value)
 		rec.FitModels()
 		again, bare, err := schema.DecodeRecord(k, out)
 		if err != nil || bare {
@@ -82,9 +81,7 @@ func FuzzDecodeRecord(f *testing.F) {
 func asSaid(t *testing.T, value []byte, rec instance.Record) {
 	t.Helper()
 	var said instance.Record
-	if err := json.Unmarshal(bytes.TrimSpace(value), &said); err != nil {
-		t.Fatalf("%q is taken; encoding/json says %v", value, err)
-	}
+	require.NoError(t, json.Unmarshal(bytes.TrimSpace(value), &said), "%q is taken; encoding/json says", value)
 	if said.V == 0 {
 		said.V = instance.RecordVersion
 	}

@@ -7,10 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -25,9 +24,7 @@ func TestDecodeRecordRejects(t *testing.T) {
 			if !errors.As(err, &rejected) {
 				t.Fatalf("error %v of type %T, record %+v", err, err, rec)
 			}
-			if !strings.Contains(rejected.Reason, c.Reason) {
-				t.Errorf("reason %q does not say %q", rejected.Reason, c.Reason)
-			}
+			assert.Contains(t, rejected.Reason, c.Reason)
 			if strings.ContainsAny(rejected.Reason, "\x1b\x00\n") || len(rejected.Reason) > 500 {
 				t.Errorf("reason is not fit to print: %q", rejected.Reason)
 			}
@@ -68,12 +65,8 @@ func TestDecodeRecordAccepts(t *testing.T) {
 			t.Parallel()
 			rec, bare, err := schema.DecodeRecord(k, []byte(c.value))
 			require.NoError(t, err)
-			if bare != c.bare {
-				t.Errorf("bare is %t", bare)
-			}
-			if diff := cmp.Diff(c.want, rec); diff != "" {
-				t.Error(diff)
-			}
+			assert.Equal(t, bare, c.bare)
+			assert.NoDiff(t, c.want, rec)
 		})
 	}
 }
@@ -84,20 +77,15 @@ func TestEncodeRecord(t *testing.T) {
 	rec := instance.Record{ID: "X", Models: []string{"a<b>&c", "ü"}, Ports: map[string][]int{"side_channel": {5600}}}
 	value, err := schema.EncodeRecord(rec)
 	require.NoError(t, err)
-	if !strings.Contains(string(value), `"a<b>&c"`) {
-		t.Errorf("value is escaped for HTML: %s", value)
-	}
+	assert.Contains(t, string(value), `"a<b>&c"`)
 	got, bare, err := schema.DecodeRecord(k, value)
 	if err != nil || bare {
 		t.Fatal(bare, err)
 	}
 	rec.V, rec.Role, rec.Address, rec.Scheme, rec.State = 1, k.Role, k.Address, "http", instance.Ready
-	if diff := cmp.Diff(rec, got); diff != "" {
-		t.Error(diff)
-	}
-	if _, err := schema.EncodeRecord(instance.Record{ID: strings.Repeat("x", 20000)}); !errors.Is(err, schema.ErrTooLarge) {
-		t.Errorf("a large record: %v", err)
-	}
+	assert.NoDiff(t, rec, got)
+	_, err = schema.EncodeRecord(instance.Record{ID: strings.Repeat("x", 20000)})
+	assert.ErrorIs(t, err, schema.ErrTooLarge, "a large record")
 	minus := -1
 	if _, err := schema.EncodeRecord(instance.Record{Weight: &minus}); err == nil {
 		t.Error("an invalid record was encoded")
@@ -140,9 +128,7 @@ func TestNewLayout(t *testing.T) {
 		l.Audit("a"):  "/pd/audit/a",
 		l.Schema():    "/pd/meta/schema",
 	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, got, want)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -24,9 +25,7 @@ func TestDigestText(t *testing.T) {
 	raw, err := json.Marshal(d)
 	require.NoError(t, err)
 	want := `{"v":1,"applied":42,"load":{"decode/d:1":{"in_flight":2,"waiting_tokens":20,"held_tokens":200}},"at":"2001-09-09T01:46:40Z"}`
-	if string(raw) != want {
-		t.Errorf("%s, want %s", raw, want)
-	}
+	assert.Equal(t, string(raw), want)
 	if raw, err = json.Marshal(NewDigest(0, nil, time.Unix(1e9, 0).UTC())); err != nil || !strings.Contains(string(raw), `"load":{}`) {
 		t.Errorf("%s, %v", raw, err)
 	}
@@ -132,9 +131,7 @@ func TestDigest_SignificantChanges(t *testing.T) {
 		{of(1, 100, 100_000), false}, {of(1, 109, 109_000), false}, {of(1, 111, 100_000), true}, {of(1, 89, 100_000), true},
 		{of(1, 100, 120_000), true}, {of(2, 100, 100_000), true}, {&Digest{Applied: 1}, true},
 	} {
-		if got := c.now.Differs(before); got != c.want {
-			t.Errorf("%+v: %t", c.now, got)
-		}
+		assert.Equal(t, c.now.Differs(before), c.want, c.now)
 	}
 	if of(1, 1, 1).Differs(nil) != true || of(1, 2, 1).Differs(of(1, 1, 1)) != true {
 		t.Error("the first digest, or one more leg of few, must differ")
@@ -163,9 +160,7 @@ func TestDigestQueue(t *testing.T) {
 	if err != nil || len(back.Queue) != len(d.Queue) || back.Queue[3] != many[3] {
 		t.Errorf("%+v, %v", back, err)
 	}
-	if long := of(QueueEntry{Model: strings.Repeat("m", 5000), Backlog: 1}); len(long.Queue) != 0 {
-		t.Error("an entry of 5000 bytes fits")
-	}
+	assert.Len(t, of(QueueEntry{Model: strings.Repeat("m", 5000), Backlog: 1}).Queue, 0, "an entry of 5000 bytes fits")
 	waits := QueueEntry{Model: "m", Key: "a", Backlog: 10_000}
 	for _, tc := range []struct {
 		name string

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -89,13 +90,11 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	if _, err := s.Documents.Put(t.Context(), k, []byte("{}"), store.DocumentOptions{For: time.Second}); !errors.Is(err, store.ErrIntent) {
-		t.Error(err)
-	}
+	_, err = s.Documents.Put(t.Context(), k, []byte("{}"), store.DocumentOptions{For: time.Second})
+	assert.ErrorIs(t, err, store.ErrIntent)
 	before := time.Now()
-	if _, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour})
+	require.NoError(t, err)
 	ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits}))
 	if left := ends[instance.Key{Role: schema.Limits, Address: "b"}].Sub(before); err != nil || len(ends) != 1 || left < time.Minute || left > 2*time.Hour {
 		t.Errorf("%v, %v", ends, err)
@@ -129,19 +128,15 @@ func TestLeaseReads_HaveDeadline(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	s := store.New(cli, l, "ann")
-	if _, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Intents.Intend(t.Context(), instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}, instance.Drain, store.IntentOptions{For: time.Hour, Force: true}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour})
+	require.NoError(t, err)
+	_, err = s.Intents.Intend(t.Context(), instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}, instance.Drain, store.IntentOptions{For: time.Hour, Force: true})
+	require.NoError(t, err)
 	if ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits})); err != nil || len(ends) != 1 {
 		t.Errorf("%v, %v", ends, err)
 	}
 	if ends, err := s.Reader.Ends(t.Context(), l.Overrides()); err != nil || len(ends) != 1 {
 		t.Errorf("%v, %v", ends, err)
 	}
-	if leases != 2 {
-		t.Errorf("%d reads of leases, want 2", leases)
-	}
+	assert.Equal(t, leases, 2, "reads of leases, want 2")
 }

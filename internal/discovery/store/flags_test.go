@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -58,9 +59,7 @@ func (f *fleets) proxies(k instance.Key) []string {
 
 func (f *fleets) are(k instance.Key, want ...string) {
 	f.t.Helper()
-	if got := f.proxies(k); !slices.Equal(got, want) {
-		f.t.Errorf("%s belongs to %v, want %v", k, got, want)
-	}
+	assert.EqualSlices(f.t, f.proxies(k), want, "%s belongs to", k)
 }
 
 // Two proxies have instances on their command lines. Each adds and removes
@@ -76,9 +75,7 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	f.are(a, one)
 	f.are(b, two)
 	f.are(shared, one, two)
-	if outcome := f.sync(one, a); !slices.Equal(outcome.Dropped, []instance.Key{shared}) {
-		t.Errorf("%+v", outcome)
-	}
+	assert.EqualSlices(t, f.sync(one, a).Dropped, []instance.Key{shared})
 	f.are(shared, two)
 	f.are(b, two)
 	outcome, err := f.store.Instances.SyncFlags(t.Context(), one, map[instance.Key]instance.Record{shared: {Connector: "nixl"}})
@@ -124,9 +121,7 @@ func TestSyncFlagsTakesOverOldRecords(t *testing.T) {
 	for _, k := range []instance.Key{a, b} {
 		members.Put(t, f.cli, f.l.Instance(k), `{"v":1,"source":"flags"}`)
 	}
-	if outcome := f.sync(one, a); !slices.Equal(outcome.Dropped, []instance.Key{b}) {
-		t.Errorf("%+v", outcome)
-	}
+	assert.EqualSlices(t, f.sync(one, a).Dropped, []instance.Key{b})
 	f.are(a, one)
 	f.are(b, "none")
 }

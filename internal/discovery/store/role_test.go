@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -68,9 +69,7 @@ func TestSetRole(t *testing.T) {
 		t.Helper()
 		done, err := r.set(at, role, o)
 		require.NoError(t, err)
-		if got := r.roles(); got != want {
-			t.Fatalf("%s of %d: %q, want %q", role, at, got, want)
-		}
+		require.Equal(t, r.roles(), want, "%s of %d", role, at)
 		return done
 	}
 	refused := func(at int, role instance.Role, o store.IntentOptions, says string) {
@@ -106,14 +105,12 @@ func TestSetRole(t *testing.T) {
 
 	// An operator's drain is never overwritten, and it replaces the mark of the role change.
 	k := instance.Key{Role: instance.Decode, Address: roleEngines[1]}
-	if _, err := r.st.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = r.st.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{})
+	require.NoError(t, err)
 	refused(1, instance.Prefill, store.IntentOptions{}, "uncordon lifts that")
 	refused(1, instance.Both, store.IntentOptions{}, "uncordon lifts that")
-	if _, err := r.st.Intents.Intend(t.Context(), instance.Key{Role: instance.Prefill, Address: roleEngines[0]}, instance.Drain, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = r.st.Intents.Intend(t.Context(), instance.Key{Role: instance.Prefill, Address: roleEngines[0]}, instance.Drain, store.IntentOptions{})
+	require.NoError(t, err)
 	refused(0, instance.Prefill, store.IntentOptions{}, "undrain lifts that")
 
 	// With weight 0 in its remaining role, an engine would get no requests at all.
@@ -240,33 +237,24 @@ func TestRoleMoves_OtherChanges(t *testing.T) {
 			return errors.Join(write(f, map[string]*string{override: &marked}), write(f, map[string]*string{"override/prefill/" + roleEngines[1]: &marked}))
 		}, true},
 	} {
-		if err := step.do(); err != nil {
-			t.Fatalf("%s: %v", step.name, err)
-		}
+		require.NoError(t, step.do(), step.name)
 		is, err := r.st.Intents.LastMove(t.Context())
 		require.NoError(t, err)
-		if is > last != step.moved {
-			t.Errorf("%s: last move at %d, was %d", step.name, is, last)
-		}
+		assert.Equal(t, is > last, step.moved, "%s: last move at %d, was %d", step.name, is, last)
 		last = is
 	}
 	log, err := r.st.Reader.AuditLog(t.Context(), 0)
 	require.NoError(t, err)
-	if e := log[4]; e.What != "undrain" {
-		t.Errorf("audit: %+v", e)
-	}
+	assert.Equal(t, log[4].What, "undrain", "audit")
 
 	// Another role has changed since the edit was prepared.
 	f := read()
-	if _, err := r.set(0, instance.Both, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = r.set(0, instance.Both, store.IntentOptions{})
+	require.NoError(t, err)
 	if err := write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil}); !errors.Is(err, store.ErrConflict) || !errors.Is(err, store.ErrMoved) {
 		t.Errorf("%v", err)
 	}
-	if got := r.roles(); got != "pd d pd" {
-		t.Error(got)
-	}
+	assert.Equal(t, r.roles(), "pd d pd")
 }
 
 // A role change can be reverted even if the engine is absent or registered in one role.
@@ -276,9 +264,8 @@ func TestSetRoleBothWithoutRecords(t *testing.T) {
 	l := members.Layout(t)
 	for at, missing := range [][]instance.Role{{instance.Prefill, instance.Decode}, {instance.Prefill}, {instance.Decode}} {
 		for _, role := range instance.Roles() {
-			if _, err := r.set(at, role, store.IntentOptions{Force: true}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := r.set(at, role, store.IntentOptions{Force: true})
+			require.NoError(t, err)
 			for _, role := range missing {
 				members.Del(t, r.cli, l.Instance(instance.Key{Role: role, Address: roleEngines[at]}))
 			}
@@ -300,9 +287,8 @@ func TestSetRoleBothWithoutRecords(t *testing.T) {
 func TestSetRole_Temporary(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
-	if _, err := r.set(0, instance.Decode, store.IntentOptions{For: 2 * time.Second}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.set(0, instance.Decode, store.IntentOptions{For: 2 * time.Second})
+	require.NoError(t, err)
 	testkit.Eventually(t, time.Minute, func() error {
 		if got := r.roles(); got != "pd pd pd" {
 			return errors.New(got)
@@ -363,10 +349,8 @@ func TestSetRoleAutomatic(t *testing.T) {
 	if _, err := r.set(2, instance.Decode, store.IntentOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if since, err = r.st.Intents.LastMove(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.set(2, instance.Prefill, store.IntentOptions{Auto: true, Since: &since}); err == nil || !strings.Contains(err.Error(), "an operator has set the role") {
-		t.Errorf("of an operator's: %v", err)
-	}
+	since, err = r.st.Intents.LastMove(t.Context())
+	require.NoError(t, err)
+	_, err = r.set(2, instance.Prefill, store.IntentOptions{Auto: true, Since: &since})
+	assert.ErrorContains(t, err, "an operator has set the role")
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
@@ -19,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -75,9 +75,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 		"ann remove prefill 127.0.0.1:8100 broken",
 		"ann add prefill 127.0.0.1:8100 first",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.NoDiff(t, want, got)
 	leases, err := cli.Leases(t.Context())
 	if err != nil || len(leases.Leases) > 2 { // two around midnight
 		t.Errorf("%d leases for the %d audit entries of a day (%v)", len(leases.Leases), len(want), err)
@@ -126,12 +124,10 @@ func TestStore_RefusesUnreadable(t *testing.T) {
 		"port":   {Address: "127.0.0.1:1"},
 		"16384":  {ID: strings.Repeat("x", 20000)},
 	} {
-		if _, err := s.Instances.Add(t.Context(), k, rec, ""); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if _, err := s.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &rec}, 0, ""); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("pending, %s: %v", name, err)
-		}
+		_, err := s.Instances.Add(t.Context(), k, rec, "")
+		assert.ErrorContains(t, err, name)
+		_, err = s.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &rec}, 0, "")
+		assert.ErrorContains(t, err, name)
 	}
 }
 
@@ -150,21 +146,15 @@ func TestStoreSchema(t *testing.T) {
 		`{}`:                 schema.ErrForeign,
 	} {
 		members.Put(t, cli, l.Schema(), value)
-		if err := s.EnsureSchema(t.Context()); !errors.Is(err, want) {
-			t.Errorf("%s: ensure: %v", value, err)
-		}
-		if _, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); !errors.Is(err, want) {
-			t.Errorf("%s: add: %v", value, err)
-		}
-		if _, err := s.Instances.Remove(t.Context(), k, ""); !errors.Is(err, want) {
-			t.Errorf("%s: remove: %v", value, err)
-		}
-		if _, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
-			t.Errorf("%s: flags: %v", value, err)
-		}
-		if _, err := s.Reader.Snapshot(t.Context()); err != nil {
-			t.Errorf("%s: it must stay readable: %v", value, err)
-		}
+		assert.ErrorIs(t, s.EnsureSchema(t.Context()), want, "%s: ensure", value)
+		_, err := s.Instances.Add(t.Context(), k, instance.Record{}, "")
+		assert.ErrorIs(t, err, want, "%s: add", value)
+		_, err = s.Instances.Remove(t.Context(), k, "")
+		assert.ErrorIs(t, err, want, "%s: remove", value)
+		_, err = s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}})
+		assert.ErrorIs(t, err, want, "%s: flags", value)
+		_, err = s.Reader.Snapshot(t.Context())
+		assert.NoError(t, err, "%s: it must stay readable", value)
 	}
 }
 
@@ -173,9 +163,8 @@ func TestStoreSyncFlags(t *testing.T) {
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "proxy")
 	a, b, admin, agent, removed := members.Prefill("127.0.0.1:1"), members.Decode("127.0.0.1:2"), members.Decode("127.0.0.1:3"), members.Decode("127.0.0.1:4"), members.Decode("127.0.0.1:5")
-	if _, err := s.Instances.Add(t.Context(), admin, instance.Record{}, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Instances.Add(t.Context(), admin, instance.Record{}, "")
+	require.NoError(t, err)
 	members.Put(t, cli, l.Instance(agent), `{"source":"flags"}`, clientv3.WithLease(members.Lease(t, cli, 100)))
 	members.Put(t, cli, l.Override(removed), `{"v":1,"state":"removed"}`)
 	members.Put(t, cli, l.Instance(members.Prefill("127.0.0.1:6")), `{broken`)
@@ -184,12 +173,10 @@ func TestStoreSyncFlags(t *testing.T) {
 		for range 2 { // the second call has nothing to do
 			outcome, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", want)
 			require.NoError(t, err)
-			if _, asked := want[removed]; asked != slices.Equal(outcome.Removed, []instance.Key{removed}) {
-				t.Errorf("wanted and removed: %v, asked for %v", outcome.Removed, asked)
-			}
-			if !slices.Equal(outcome.Dropped, dropped) {
-				t.Errorf("dropped %v, want %v", outcome.Dropped, dropped)
-			}
+			_, asked := want[removed]
+			assert.Equal(t, asked, slices.Equal(outcome.Removed, []instance.Key{removed}),
+				"wanted and removed: %v, asked for", outcome.Removed)
+			assert.EqualSlices(t, outcome.Dropped, dropped)
 			dropped = nil
 		}
 		snap, err := s.Reader.Snapshot(t.Context())
@@ -199,9 +186,7 @@ func TestStoreSyncFlags(t *testing.T) {
 				t.Errorf("%s was written %d times", in.Key, in.Version)
 			}
 		}
-		if len(snap.All()) != len(keys)+1 {
-			t.Errorf("%d instances, want %d", len(snap.All()), len(keys)+1)
-		}
+		assert.Len(t, snap.All(), len(keys)+1, "instances")
 		for _, k := range keys {
 			if _, ok := snap.Lookup(k); !ok {
 				t.Errorf("%s is missing", k)
@@ -215,9 +200,8 @@ func TestStoreSyncFlags(t *testing.T) {
 	if in.Record.Connector != "nixl" || in.Record.Source != "flags" || in.Version != 2 {
 		t.Errorf("%+v", in)
 	}
-	if in, _ := snap.Lookup(admin); in.Record.Source != "admin" {
-		t.Errorf("%+v", in)
-	}
+	in, _ = snap.Lookup(admin)
+	assert.Equal(t, in.Record.Source, "admin", in)
 	sync(nil, []instance.Key{a}, admin, agent)
 }
 
@@ -260,9 +244,8 @@ func TestGetOtherSpellings(t *testing.T) {
 	typed := instance.Key{Role: instance.Decode, Address: "Node7:8200"}
 	other := instance.Key{Role: instance.Decode, Address: "NODE7:8200"}
 	for _, key := range []string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other), l.Instance(members.Decode("127.0.0.1:8200"))} {
-		if _, err := cli.Put(t.Context(), key, `{"v":1}`); err != nil {
-			t.Fatal(err)
-		}
+		_, err := cli.Put(t.Context(), key, `{"v":1}`)
+		require.NoError(t, err)
 	}
 	raw, err := store.New(cli, l, "x").Reader.Get(t.Context(), k)
 	require.NoError(t, err)
@@ -270,9 +253,7 @@ func TestGetOtherSpellings(t *testing.T) {
 	for _, r := range raw {
 		got = append(got, r.Key)
 	}
-	if diff := cmp.Diff([]string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other)}, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	assert.NoDiff(t, []string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other)}, got)
 }
 
 func TestErrors_SuggestFix(t *testing.T) {
@@ -306,9 +287,8 @@ func TestErrors_SuggestFix(t *testing.T) {
 			t.Errorf("endpoint %q: %v", bad, err)
 		}
 	}
-	if _, err := etcd.Dial(etcd.Config{}); !errors.Is(err, access.ErrEndpoint) {
-		t.Errorf("no endpoint: %v", err)
-	}
+	_, err = etcd.Dial(etcd.Config{})
+	assert.ErrorIs(t, err, access.ErrEndpoint, "no endpoint")
 }
 
 func TestStoreKeys(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The absence of an entry whose key is missing, for every kind of entry and of loss.
@@ -110,9 +111,8 @@ func TestAbsenceContinues(t *testing.T) {
 		{unanswered, false, true}, {unanswered, false, true}, {unanswered, true, false}, {answered, true, true},
 		{unanswered, true, true}, {refused, true, true}, {refused, false, false},
 	} {
-		if a = a.onProbe(step.is, step.alternative, now); a.proven != step.proven {
-			t.Errorf("probe %d: %+v", i, a)
-		}
+		a = a.onProbe(step.is, step.alternative, now)
+		assert.Equal(t, a.proven, step.proven, "probe %d: %+v", i, a)
 	}
 	a.answered = now.Add(-time.Hour)
 	if b := a.onResume(now); b.failed != 0 || b.silent != 0 || !b.since.Equal(now) || !b.answered.Equal(now) || b.proven != a.proven {
@@ -149,9 +149,7 @@ func TestAbsenceEnds(t *testing.T) {
 				tc.change(&s)
 			}
 			why := (&absence{kind: kind, failed: tc.failed, silent: tc.silent, since: now.Add(-tc.age)}).ends(s)
-			if want := tc.all || tc.goes && kind == orphaned; (why != "") != want {
-				t.Errorf("kind %d, %s: %q", kind, name, why)
-			}
+			assert.Equal(t, why != "", tc.all || tc.goes && kind == orphaned, "kind %d, %s: %q", kind, name, why)
 		}
 	}
 }

@@ -58,13 +58,11 @@ func newDiskRig(t testing.TB) *diskRig {
 	r.prober.Set(r.root.Address, instance.Facts{Models: []string{"chat"}, Roots: []string{"/models/m"}})
 	store := store.New(cli, r.l, "test")
 	for _, k := range []instance.Key{r.static, r.silent, r.x} {
-		if _, err := store.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, ""); err != nil {
-			t.Fatal(err)
-		}
+		_, err := store.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "")
+		require.NoError(t, err)
 	}
-	if _, err := store.Instances.Add(t.Context(), r.root, instance.Record{Models: []string{"chat"}}, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.Instances.Add(t.Context(), r.root, instance.Record{Models: []string{"chat"}}, "")
+	require.NoError(t, err)
 	members.Put(t, cli, r.l.Instance(r.bare), "")
 	leased(t, cli, r.l, r.held)
 	r.o = members.Probing(t, r.prober, "m")
@@ -75,9 +73,8 @@ func newDiskRig(t testing.TB) *diskRig {
 		members.WaitFor(t, w, k, members.Usable)
 	}
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Saves != 0 && s.Unsaved == "" && !s.Loaded })
-	if _, err := store.Instances.Remove(t.Context(), r.x, "broken"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Instances.Remove(t.Context(), r.x, "broken")
+	require.NoError(t, err)
 	members.WaitFor(t, w, r.x, nil)
 	stop() // saves the changes of the last second
 	return r
@@ -165,9 +162,7 @@ func TestWipedWhileNotRunning(t *testing.T) {
 			}
 			return nil
 		})
-		if s := w.Status(); len(s.Kept) != 5 {
-			t.Fatalf("status: %+v", s)
-		}
+		require.Len(t, w.Status().Kept, 5)
 		stop()
 	}
 }

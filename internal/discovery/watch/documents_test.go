@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -76,9 +77,7 @@ func TestDocuments(t *testing.T) {
 	prober.Answer(k.Address, "m")
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.Usable)
-	if w.Snapshot().Documents != before.Documents {
-		t.Error("a change of an instance copied the documents")
-	}
+	assert.Equal(t, w.Snapshot().Documents, before.Documents, "a change of an instance copied the documents")
 	stop()
 
 	etcd.Kill()
@@ -88,9 +87,7 @@ func TestDocuments(t *testing.T) {
 	etcd.Restart()
 	members.WaitState(t, w, watch.Live)
 	has(w, `org/chat{"v":2}`)
-	if kept := w.Status().Kept; fmt.Sprint(kept) != "[models/org/chat prefill/10.0.0.1:8100]" {
-		t.Errorf("kept: %v", kept)
-	}
+	assert.Equal(t, fmt.Sprint(w.Status().Kept), "[models/org/chat prefill/10.0.0.1:8100]")
 	stop()
 
 	again := members.Dial(t, etcd.Endpoint())
@@ -120,8 +117,6 @@ func TestDocuments(t *testing.T) {
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 2 })
 	for members.Put(t, again, "/other", "") < revision-1 {
 	}
-	if at := members.Put(t, again, l.Document(chat), `{"v":4}`); at != revision {
-		t.Fatalf("at revision %d, want %d", at, revision)
-	}
+	require.Equal(t, members.Put(t, again, l.Document(chat), `{"v":4}`), revision, "at revision")
 	has(w, `org/chat{"v":4}`)
 }

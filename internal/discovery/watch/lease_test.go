@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -167,18 +168,14 @@ func TestLease_QueriedUnlessProven(t *testing.T) {
 				asked = append(asked, q.lease)
 			}
 			slices.Sort(asked)
-			if !slices.Equal(asked, c.asked) {
-				t.Errorf("asked for %v, want %v", asked, c.asked)
-			}
+			assert.EqualSlices(t, asked, c.asked, "asked for")
 			if len(r.leaseQueries) > 0 {
 				t.Errorf("questions are left: %+v", r.leaseQueries)
 			}
 			r.publish(t.Context())
 			for name, key := range leaseRigKeys {
 				e := r.table.entries[r.table.layout.Parse(key)]
-				if dropped := e == nil; dropped != slices.Contains(c.dropped, name) {
-					t.Errorf("%s: dropped %v: %+v", name, dropped, e)
-				}
+				assert.Equal(t, e == nil, slices.Contains(c.dropped, name), "%s: dropped: %+v", name, e)
 				if e != nil {
 					if _, shown := r.w.Snapshot().Lookup(e.Key); !shown {
 						t.Errorf("%s is not shown", name)
@@ -231,7 +228,5 @@ func TestMassLoss_HeldDespiteLeaseProof(t *testing.T) {
 			t.Errorf("%s: %v %+v", k, ok, in)
 		}
 	}
-	if s := r.w.Status(); s.Held != 5 {
-		t.Errorf("not all five are held: %+v", s)
-	}
+	assert.Equal(t, r.w.Status().Held, 5, "not all five are held")
 }

@@ -17,8 +17,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // orphanRig is a Watcher with a prober that answers for every instance in it.
@@ -87,9 +89,7 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 		}
 		return nil
 	})
-	if s := r.w.Status(); s.Orphans != 1 {
-		t.Fatalf("status: %+v", s)
-	}
+	require.Equal(t, r.w.Status().Orphans, 1)
 	// The same incarnation registers under another lease.
 	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
 	in := members.WaitFor(t, r.w, k, atRevision(rev))
@@ -164,9 +164,8 @@ func TestDeliberateDelete_NotOrphan(t *testing.T) {
 			members.Revoke(t, r.cli, r.ids[k])
 		}},
 		{"removed", removed, func(k instance.Key) {
-			if _, err := store.New(r.cli, r.l, "test").Instances.Remove(t.Context(), k, "x"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := store.New(r.cli, r.l, "test").Instances.Remove(t.Context(), k, "x")
+			require.NoError(t, err)
 		}},
 	} {
 		c.do(c.k)
@@ -213,9 +212,8 @@ func TestKeysOfOneLease(t *testing.T) {
 				members.NeverWithout(t, r.w, k)
 				ops = append(ops, clientv3.OpPut(r.l.Instance(k), members.Ready, clientv3.WithLease(id)))
 			}
-			if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
-				t.Fatal(err)
-			}
+			_, err := r.cli.Txn(t.Context()).Then(ops...).Commit()
+			require.NoError(t, err)
 			members.Del(t, r.cli, r.l.Instance(alone[0]))
 			members.WaitFor(t, r.w, alone[0], nil)
 			c.end(r, id)
@@ -223,9 +221,7 @@ func TestKeysOfOneLease(t *testing.T) {
 				members.WaitFor(t, r.w, k, orphan)
 			}
 			for _, k := range alone[1:] {
-				if in := members.WaitFor(t, r.w, k, members.Usable); in.View != "" {
-					t.Errorf("%+v", in)
-				}
+				assert.Equal(t, members.WaitFor(t, r.w, k, members.Usable).View, "")
 			}
 		})
 	}
@@ -242,9 +238,8 @@ func TestOrphanGrace_RequiresMajority(t *testing.T) {
 		members.NeverWithout(t, r.w, k)
 		ops = append(ops, clientv3.OpPut(r.l.Instance(k), members.Ready, clientv3.WithLease(id)))
 	}
-	if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.cli.Txn(t.Context()).Then(ops...).Commit()
+	require.NoError(t, err)
 	members.Revoke(t, r.cli, id)
 	for _, k := range r.keys[:3] {
 		members.WaitFor(t, r.w, k, orphan)
@@ -280,12 +275,10 @@ func TestMassLoss_ListHeld(t *testing.T) {
 	}
 	members.WaitState(t, w, watch.Live)
 	link.Cut()
-	if _, err := direct.Delete(t.Context(), "/pd/decode/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := direct.Compact(t.Context(), members.Put(t, direct, "/other", "")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := direct.Delete(t.Context(), "/pd/decode/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	_, err = direct.Compact(t.Context(), members.Put(t, direct, "/other", ""))
+	require.NoError(t, err)
 	link.Restore()
 	for _, k := range keys {
 		members.WaitFor(t, w, k, orphan)
@@ -319,9 +312,8 @@ func TestOrphanEndsRole(t *testing.T) {
 	members.Revoke(t, r.cli, id)
 	members.WaitFor(t, r.w, prefill, orphan)
 	members.WaitFor(t, r.w, decode, members.HasView(instance.Orphan))
-	if in, _ := r.w.Snapshot().Lookup(decode); only(in) != nil {
-		t.Errorf("of two orphans: %+v", in)
-	}
+	in, _ := r.w.Snapshot().Lookup(decode)
+	assert.NoError(t, only(in), "of two orphans: %+v", in)
 	leased(t, r.cli, r.l, decode)
 	members.WaitFor(t, r.w, decode, members.HasView(""))
 	if in := members.WaitFor(t, r.w, decode, members.Usable); !strings.Contains(in.Reason, "role prefill has no effect: registered as decode only") {

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -73,9 +74,7 @@ func TestPromotion_OnlyOneWins(t *testing.T) {
 			promoted[e.Address]++
 		}
 	}
-	if len(promoted) != rounds {
-		t.Errorf("%d promotions in the audit log", len(promoted))
-	}
+	assert.Len(t, promoted, rounds, "promotions in the audit log")
 	for address, n := range promoted {
 		if n != 1 {
 			t.Errorf("%s was promoted %d times", address, n)
@@ -114,18 +113,16 @@ func TestPendingAdd_NotPromotable(t *testing.T) {
 	// A wrong model.
 	k := members.Prefill("127.0.0.1:8100")
 	prober.Answer(k.Address, "llama")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Model: "qwen"}, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Model: "qwen"}, 0, "")
+	require.NoError(t, err)
 	reason(k, "serves llama, not qwen")
 	prober.Answer(k.Address, "qwen")
 	members.WaitFor(t, w, k, members.Usable)
 
 	// An operator removes it meanwhile.
 	k = members.Prefill("127.0.0.1:8101")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+	require.NoError(t, err)
 	reason(k, "refused")
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed"}`)
 	reason(k, "removed")
@@ -135,9 +132,8 @@ func TestPendingAdd_NotPromotable(t *testing.T) {
 
 	// Its agent registers it meanwhile: the pending add ends, the record stays.
 	k = members.Prefill("127.0.0.1:8102")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+	require.NoError(t, err)
 	reason(k, "refused")
 	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 600)))
 	testkit.Eventually(t, members.Soon, func() error {
@@ -156,9 +152,8 @@ func TestPendingAdd_NotPromotable(t *testing.T) {
 	members.Put(t, cli, l.Root()+"pending/prefill/localhost:8104", ``)
 	reason(members.Prefill("127.0.0.1:8104"), "must be spelled")
 	k = members.Prefill("127.0.0.1:8105")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 6*time.Second, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 6*time.Second, "")
+	require.NoError(t, err)
 	reason(k, "refused")
 	testkit.Eventually(t, members.Soon, func() error {
 		for _, p := range pendings(w.Snapshot()) {
@@ -179,9 +174,8 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 	other := store.New(etcd.Client(t), l, "proxy")
 	for i := range 30 {
 		k := members.Decode(fmt.Sprintf("127.0.0.1:%d", 8200+i))
-		if _, err := st.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
-			t.Fatal(err)
-		}
+		_, err := st.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+		require.NoError(t, err)
 		snap, err := st.Reader.Snapshot(t.Context())
 		require.NoError(t, err)
 		var wg sync.WaitGroup
@@ -265,9 +259,8 @@ func TestPromotion_EarlierChangeWins(t *testing.T) {
 					byHand = r.Header.Revision
 				}
 			})
-			if _, err := store.Watch.Promote(t.Context(), p, rec); err != nil {
-				t.Fatal(err)
-			}
+			_, err := store.Watch.Promote(t.Context(), p, rec)
+			require.NoError(t, err)
 			wg.Wait()
 			switch raw := members.RawKey(t, cli, k); {
 			case raw == nil:

@@ -208,21 +208,15 @@ func (s *simulated) check(t *testing.T) {
 			t.Fatalf("%s at revision %d:\n%+v\nfrom scratch:\n%+v", c.what, s.rev, a, b)
 		}
 	}
-	if got.Revision != want.Revision {
-		t.Fatalf("revision %d, want %d", got.Revision, want.Revision)
-	}
-	if now := s.w.Status(); now.Applied != s.table.applied {
-		t.Fatalf("applied %d, want %d", now.Applied, s.table.applied)
-	}
+	require.Equal(t, got.Revision, want.Revision)
+	require.Equal(t, s.w.Status().Applied, s.table.applied)
 	bad := 0
 	for _, e := range fresh.order {
 		if e.bad() {
 			bad++
 		}
 	}
-	if got := s.w.Status().Rejected; got != bad {
-		t.Fatalf("unusable: %d, want %d", got, bad)
-	}
+	require.Equal(t, s.w.Status().Rejected, bad, "unusable")
 	for role, n := range s.table.census {
 		if n == (census{}) {
 			delete(s.table.census, role)

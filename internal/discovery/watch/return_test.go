@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Keys that are not saved (a pending add, an invalid value) do not suggest another
@@ -21,9 +22,8 @@ func TestRestart_UnsavedEntries(t *testing.T) {
 		"nothing": func(*testing.T, *diskRig, *store.Store) {},
 		"a pending add": func(t *testing.T, _ *diskRig, store *store.Store) {
 			t.Helper()
-			if _, err := store.Instances.AddPending(t.Context(), odd, schema.PendingAdd{}, 0, ""); err != nil {
-				t.Fatal(err)
-			}
+			_, err := store.Instances.AddPending(t.Context(), odd, schema.PendingAdd{}, 0, "")
+			require.NoError(t, err)
 		},
 		"a bad value": func(t *testing.T, r *diskRig, _ *store.Store) {
 			t.Helper()

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
@@ -58,9 +59,7 @@ func TestSuspended_BeforePresenceExpires(t *testing.T) {
 	members.WaitState(t, w, watch.Live)
 	w.SuspendFor(schema.DefaultTTL * 6 / 10)
 	w.Fresh(t.Context(), time.Now())
-	if s := w.Status(); s.Suspensions != 1 {
-		t.Errorf("%+v", s)
-	}
+	assert.Equal(t, w.Status().Suspensions, 1)
 }
 
 // Data that is read just after a suspension may have arrived at its beginning.
@@ -81,9 +80,7 @@ func TestReceivedFrom(t *testing.T) {
 		w.SuspendUntil(now, tc.pause)
 		w.ReceivedFrom(now.Add(tc.since), now)
 		w.SuspendUntil(now.Add(tc.later), 0)
-		if got := w.ReceivedFrom(now.Add(tc.since), now.Add(tc.later)).Sub(now); got != tc.want {
-			t.Errorf("%s: %s, want %s", name, got, tc.want)
-		}
+		assert.Equal(t, w.ReceivedFrom(now.Add(tc.since), now.Add(tc.later)).Sub(now), tc.want, name)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -107,9 +108,7 @@ func TestSuspended_AgainBeforeTheList(t *testing.T) {
 	resume()
 	first, listed := s.gate.Load(), s.requested.Load()
 	resume()
-	if n := found.Load(); n != 2 {
-		t.Errorf("%d suspensions", n)
-	}
+	assert.Equal(t, found.Load(), 2, "suspensions")
 	s.openGate(listed)
 	if g := s.gate.Load(); g == nil || !now.Before(g.until) {
 		t.Fatalf("picks do not wait for a list from after the second suspension: %+v", g)

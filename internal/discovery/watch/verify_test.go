@@ -10,8 +10,10 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestBareRegistration_Verified(t *testing.T) {
@@ -41,9 +43,7 @@ func TestBareRegistration_Verified(t *testing.T) {
 		if !in.Verified || in.Record.Models[0] != "org/model" || in.Record.MaxModelLen != 4096 || in.Record.Version != "0.12.0" || in.Reason != "" {
 			t.Errorf("%q: %+v", value, in)
 		}
-		if in.Bare != !strings.HasPrefix(value, "{") {
-			t.Errorf("%q: bare is %t", value, in.Bare)
-		}
+		assert.Equal(t, in.Bare, !strings.HasPrefix(value, "{"), "%q: bare", value)
 	}
 	// A verified instance is not probed again.
 	n := prober.Count("127.0.0.1:8100")
@@ -86,18 +86,15 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 		}
 		return members.Usable(in)
 	})
-	if in.Record.Models[0] != "two" {
-		t.Fatalf("%+v", in.Record)
-	}
+	require.Equal(t, in.Record.Models[0], "two", in.Record)
 	// A bare record that was deleted and put again is another incarnation, too.
 	k = members.Decode("127.0.0.1:8201")
 	prober.Answer(k.Address, "one")
 	members.Put(t, cli, l.Instance(k), "")
 	first := members.WaitFor(t, w, k, members.Usable)
 	prober.Answer(k.Address, "three")
-	if _, err := cli.Txn(t.Context()).Then(clientv3.OpDelete(l.Instance(k))).Commit(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cli.Txn(t.Context()).Then(clientv3.OpDelete(l.Instance(k))).Commit()
+	require.NoError(t, err)
 	members.Put(t, cli, l.Instance(k), "")
 	in = members.WaitFor(t, w, k, func(in *instance.Instance) error {
 		if in.Incarnation() == first.Incarnation() {
@@ -105,9 +102,7 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 		}
 		return members.Usable(in)
 	})
-	if in.Record.Models[0] != "three" {
-		t.Fatalf("%+v", in.Record)
-	}
+	require.Equal(t, in.Record.Models[0], "three", in.Record)
 }
 
 func TestModelMustMatch(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestWatcherColdStart(t *testing.T) {
@@ -25,9 +26,7 @@ func TestWatcherColdStart(t *testing.T) {
 	if s := w.Snapshot(); s == nil || s.Revision != 0 || len(s.All()) != 0 {
 		t.Fatalf("before Run the snapshot is %+v, want an empty one of revision 0", s)
 	}
-	if s := w.Status().State; s != watch.Cold {
-		t.Fatalf("state before Run is %s", s)
-	}
+	require.Equal(t, w.Status().State, watch.Cold, "state before Run")
 	cold := w.Snapshot()
 	rev := members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 
@@ -200,9 +199,7 @@ func TestWatcher_AddressSpellings(t *testing.T) {
 	k := members.Prefill("127.0.0.1:8100")
 	rev := members.Put(t, cli, l.Root()+"prefill/localhost:8100", members.Ready)
 	in := members.WaitFor(t, w, k, members.Usable)
-	if in.ModRevision != rev {
-		t.Fatalf("%+v", in)
-	}
+	require.Equal(t, in.ModRevision, rev, in)
 	// The canonical key wins; the other one is shown in a separate line.
 	rev = members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, atRevision(rev))

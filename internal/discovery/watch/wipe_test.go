@@ -2,7 +2,6 @@ package watch_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -41,15 +41,13 @@ func TestWipedStore(t *testing.T) {
 			}
 			st := store.New(cli, l, "test")
 			for _, k := range []instance.Key{static, out} {
-				if _, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "x"); err != nil {
-					t.Fatal(err)
-				}
+				_, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "x")
+				require.NoError(t, err)
 			}
 			members.Put(t, cli, l.Instance(bare), "")
 			leased(t, cli, l, held)
-			if _, err := st.Instances.Remove(t.Context(), out, "broken"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := st.Instances.Remove(t.Context(), out, "broken")
+			require.NoError(t, err)
 			for range 100 {
 				members.Put(t, cli, "/other", "")
 			}
@@ -104,9 +102,7 @@ func TestWipedStore(t *testing.T) {
 				}
 				return nil
 			})
-			if s := w.Status(); len(s.Kept) != 2 {
-				t.Fatalf("status: %+v", s)
-			}
+			require.Len(t, w.Status().Kept, 2)
 			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // this proxy does not know the intent
 				t.Fatalf("%+v", in)
 			}
@@ -119,12 +115,10 @@ func TestWipedStore(t *testing.T) {
 			})
 			members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 0 })
 			// An add in the new store is deliberate.
-			if _, err := store.New(direct, l, "test").Instances.Remove(t.Context(), out, ""); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := store.New(direct, l, "test").Instances.Add(t.Context(), out, instance.Record{Models: []string{"m"}}, ""); err != nil {
-				t.Fatal(err)
-			}
+			_, err = store.New(direct, l, "test").Instances.Remove(t.Context(), out, "")
+			require.NoError(t, err)
+			_, err = store.New(direct, l, "test").Instances.Add(t.Context(), out, instance.Record{Models: []string{"m"}}, "")
+			require.NoError(t, err)
 			members.WaitFor(t, w, out, members.Usable)
 		})
 	}
@@ -142,19 +136,16 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 		members.Put(t, cli, l.Instance(k), members.Ready)
 	}
 	st := store.New(cli, l, "test")
-	if _, err := st.Intents.Intend(t.Context(), a, instance.Drain, store.IntentOptions{For: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := st.Intents.Intend(t.Context(), b, instance.Drain, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := st.Intents.Intend(t.Context(), a, instance.Drain, store.IntentOptions{For: time.Hour})
+	require.NoError(t, err)
+	_, err = st.Intents.Intend(t.Context(), b, instance.Drain, store.IntentOptions{})
+	require.NoError(t, err)
 	for range 50 {
 		members.Put(t, cli, "/other", "")
 	}
 	route := instance.Key{Role: schema.Models, Address: "chat"}
-	if _, err := st.Documents.Put(t.Context(), route, []byte(`{"v":1,"targets":[{"model":"m"}]}`), store.DocumentOptions{For: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = st.Documents.Put(t.Context(), route, []byte(`{"v":1,"targets":[{"model":"m"}]}`), store.DocumentOptions{For: time.Hour})
+	require.NoError(t, err)
 	waiting := members.Decode("10.0.0.3:8200")
 	members.Put(t, cli, l.Pending(waiting), "")
 	log, hook := test.NewNullLogger()
@@ -249,12 +240,8 @@ func TestKeptIntent_NotReplaced(t *testing.T) {
 		})
 	}
 	published(2)
-	if err := weigh(drained); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("a weight in place of a kept drain: %v", err)
-	}
-	if err := drain(weighted); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("a drain in place of a kept weight: %v", err)
-	}
+	assert.ErrorIs(t, weigh(drained), store.ErrIntent, "a weight in place of a kept drain")
+	assert.ErrorIs(t, drain(weighted), store.ErrIntent, "a drain in place of a kept weight")
 	both := func(in *instance.Instance) error {
 		if in.Intent != instance.Drain || in.Record.Weight == nil || *in.Record.Weight != weight {
 			return fmt.Errorf("%+v", in)
@@ -297,9 +284,7 @@ func TestWipedEtcd_ResumedWatch(t *testing.T) {
 	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
 	require.NoError(t, store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{a}, "removed with the rack"))
 	members.WaitFor(t, w, a, nil)
-	if s := w.Status(); len(s.Kept) != 2 {
-		t.Fatalf("%+v", s)
-	}
+	require.Len(t, w.Status().Kept, 2)
 	require.NoError(t, store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{out}, ""))
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 1 })
 	log, err := store.Reader.AuditLog(t.Context(), 0)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -109,9 +110,8 @@ func TestQueryOfAnEngine(t *testing.T) {
 			t.Errorf("%v, %s", err, d)
 		}
 		s.Kill()
-		if _, err := bootstrap.Query(t.Context(), nil, address); err == nil || !strings.Contains(err.Error(), "connection refused") {
-			t.Errorf("a dead engine: %v", err)
-		}
+		_, err = bootstrap.Query(t.Context(), nil, address)
+		assert.ErrorContains(t, err, "connection refused")
 		require.NoError(t, s.Restart(t.Context()))
 	}
 }
@@ -121,14 +121,12 @@ func TestQuery_CallerDialerAndDeadline(t *testing.T) {
 	t.Parallel()
 	forbidden := errors.New("forbidden")
 	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, forbidden }}
-	if _, err := bootstrap.Query(t.Context(), &http.Client{Transport: tr}, "127.0.0.1:1"); !errors.Is(err, forbidden) {
-		t.Errorf("%v", err)
-	}
+	_, err := bootstrap.Query(t.Context(), &http.Client{Transport: tr}, "127.0.0.1:1")
+	assert.ErrorIs(t, err, forbidden)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := bootstrap.Query(ctx, nil, serve(t, 200, `{}`)); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, err = bootstrap.Query(ctx, nil, serve(t, 200, `{}`))
+	assert.ErrorIs(t, err, context.Canceled)
 	for _, address := range []string{"", "nowhere", "http://127.0.0.1:1", "127.0.0.1:1/x"} {
 		if _, err := bootstrap.Query(t.Context(), nil, address); err == nil {
 			t.Errorf("%q was asked", address)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -177,9 +178,7 @@ func TestFind_OncePerModel(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := f.total(); n != 3 {
-			t.Errorf("%d reads of 3 engines", n)
-		}
+		assert.Equal(t, f.total(), 3, "reads of 3 engines")
 		f.load(1, "base", "late")
 		pass(4 * time.Second)
 		if c.Find(t.Context(), "late") || f.total() != 3 {
@@ -207,9 +206,7 @@ func TestFind_NotServed(t *testing.T) {
 				t.Error("found")
 			}
 		}
-		if n := f.total(); n != 3 {
-			t.Errorf("%d reads of 3 engines", n)
-		}
+		assert.Equal(t, f.total(), 3, "reads of 3 engines")
 	})
 }
 
@@ -296,9 +293,7 @@ func TestRun_Interval(t *testing.T) {
 		if n := f.total(); n < 2000 || n > 5000 || atATime > 16 {
 			t.Errorf("%d reads in three intervals, %d at a time", n, atATime)
 		}
-		if in := f.member(4); len(in.Record.Models) != 1 {
-			t.Errorf("a failed read has changed the list to %q", in.Record.Models)
-		}
+		assert.Len(t, f.member(4).Record.Models, 1, "a failed read has changed the list to")
 	})
 }
 
@@ -331,9 +326,7 @@ func TestRefresh(t *testing.T) {
 		f.hang(9)
 		c.Refresh(t.Context(), f.snapshot.Load().Usable(instance.Decode))
 		for i := range 40 {
-			if got := f.member(i).ServesModel("late"); got != (i != 9) {
-				t.Errorf("instance %d: %v", i, got)
-			}
+			assert.Equal(t, f.member(i).ServesModel("late"), i != 9, "instance %d", i)
 		}
 	})
 }
@@ -350,9 +343,7 @@ func TestConfirm(t *testing.T) {
 		c.Refresh(t.Context(), f.snapshot.Load().Usable(instance.Decode))
 		verdict := func(want catalog.Verdict) {
 			t.Helper()
-			if got := c.Confirm(t.Context(), f.member(0), "late"); got != want {
-				t.Errorf("verdict %d, want %d", got, want)
-			}
+			assert.Equal(t, c.Confirm(t.Context(), f.member(0), "late"), want, "verdict")
 		}
 		verdict(catalog.Unclear) // unloaded and loaded again
 		pass(time.Minute)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/mooncake"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -68,9 +69,7 @@ func TestFormats(t *testing.T) {
 			if tc.labels == nil {
 				tc.labels = map[string]string{}
 			}
-			if d := cmp.Diff(tc.etcd, etcd) + cmp.Diff(tc.labels, c.Labels()); d != "" {
-				t.Error(d)
-			}
+			assert.Equal(t, cmp.Diff(tc.etcd, etcd)+cmp.Diff(tc.labels, c.Labels()), "")
 			if c.Host(instance.Prefill) != tc.prefill || c.Host(instance.Decode) != tc.decode {
 				t.Errorf("hosts %q and %q", c.Host(instance.Prefill), c.Host(instance.Decode))
 			}
@@ -168,9 +167,7 @@ func FuzzParse(f *testing.F) {
 		c, err := mooncake.Parse(raw)
 		if err != nil {
 			shows(t, raw, err.Error())
-			if !errors.Is(err, mooncake.ErrFile) {
-				t.Fatalf("%q: %v", raw, err)
-			}
+			require.ErrorIs(t, err, mooncake.ErrFile, raw)
 			return
 		}
 		members, err := c.Etcd()

@@ -14,10 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -96,12 +95,8 @@ func TestFacts(t *testing.T) {
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: strings.TrimPrefix(base, "http://")}}
 	got, err := c.Probe(t.Context(), in)
 	require.NoError(t, err)
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-	if d := cmp.Diff([]string{"Bearer sk-1"}, keys); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, got)
+	assert.NoDiff(t, []string{"Bearer sk-1"}, keys)
 }
 
 func TestFactsWithModelsOnly(t *testing.T) {
@@ -111,9 +106,7 @@ func TestFactsWithModelsOnly(t *testing.T) {
 	})
 	got, err := (&Client{}).Facts(t.Context(), base+"/")
 	require.NoError(t, err)
-	if d := cmp.Diff(instance.Facts{Models: []string{"m"}, Roots: []string{""}}, got); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, instance.Facts{Models: []string{"m"}, Roots: []string{""}}, got)
 }
 
 func TestStats(t *testing.T) {
@@ -125,9 +118,7 @@ func TestStats(t *testing.T) {
 		Running: 3, Waiting: 4, Finished: 13, Complete: true, Ranks: 2,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, got)
 	if got.Idle() {
 		t.Error("busy engine called idle")
 	}
@@ -160,20 +151,14 @@ func TestParseStats(t *testing.T) {
 			p, err := parsePage(strings.NewReader(tc.text), maxMetricsBytes)
 			require.NoError(t, err)
 			got := p.stats()
-			if d := cmp.Diff(tc.want, got); d != "" {
-				t.Error(d)
-			}
-			if got.Idle() != tc.idle {
-				t.Errorf("Idle() = %v", got.Idle())
-			}
+			assert.NoDiff(t, tc.want, got)
+			assert.Equal(t, got.Idle(), tc.idle)
 		})
 	}
-	if _, err := parsePage(strings.NewReader(strings.Repeat("a 1\n", 100)), 100); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("over the limit: %v", err)
-	}
-	if _, err := parsePage(strings.NewReader("a 1\n"), 4); err != nil {
-		t.Errorf("at the limit: %v", err)
-	}
+	_, err := parsePage(strings.NewReader(strings.Repeat("a 1\n", 100)), 100)
+	assert.ErrorIs(t, err, ErrTooLarge, "over the limit")
+	_, err = parsePage(strings.NewReader("a 1\n"), 4)
+	assert.NoError(t, err, "at the limit")
 }
 
 func TestErrors(t *testing.T) {
@@ -285,17 +270,12 @@ func TestDeadline(t *testing.T) {
 	})
 	defer close(release)
 	c := &Client{Timeout: 50 * time.Millisecond}
-	if err := c.Health(t.Context(), base); !errors.Is(err, ErrTimeout) {
-		t.Errorf("no headers: %v", err)
-	}
-	if _, err := c.Version(t.Context(), base); !errors.Is(err, ErrTimeout) {
-		t.Errorf("body stalls: %v", err)
-	}
+	assert.ErrorIs(t, c.Health(t.Context(), base), ErrTimeout, "no headers")
+	_, err := c.Version(t.Context(), base)
+	assert.ErrorIs(t, err, ErrTimeout, "body stalls")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.Health(ctx, base); !errors.Is(err, context.Canceled) {
-		t.Errorf("caller gave up: %v", err)
-	}
+	assert.ErrorIs(t, c.Health(ctx, base), context.Canceled, "caller gave up")
 }
 
 // slowly responds to every request after a delay, unless the request is canceled.
@@ -347,9 +327,7 @@ func TestHealth_CallerDeadline(t *testing.T) {
 				}
 				defer cancel()
 				err := c.Health(ctx, "http://gpu-7:8100")
-				if !errors.Is(err, tc.want) {
-					t.Fatalf("got %v, want %v", err, tc.want)
-				}
+				require.ErrorIs(t, err, tc.want)
 				if err != nil && !strings.Contains(err.Error(), tc.text) {
 					t.Errorf("%q lacks %q", err, tc.text)
 				}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestLoad(t *testing.T) {
@@ -92,9 +93,7 @@ func FuzzMetrics(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := parsePage(strings.NewReader(text), maxMetricsBytes)
-		if err != nil {
-			t.Fatalf("%q: %v", text, err)
-		}
+		require.NoError(t, err, text)
 		ranks, got := p.load(), p.stats()
 		for i, r := range ranks {
 			if i > 0 && ranks[i-1].Rank >= r.Rank || r.Rank < 0 || r.Usage < 0 || r.Usage > 1 || r.Blocks < 0 || r.Block < 0 {

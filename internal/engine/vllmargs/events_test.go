@@ -9,6 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // seed is the configuration in vLLM's example of KV events.
@@ -92,16 +94,12 @@ func TestEventsSetIn(t *testing.T) {
 		argv := append([]string{"vllm", "serve", "M"}, args...)
 		was := slices.Clone(argv)
 		set, err := e.SetIn(argv)
-		if err != nil {
-			t.Fatalf("%q: %v", args, err)
-		}
+		require.NoError(t, err, args)
 		c, err := vllmargs.ParseCommand(set)
 		if err != nil || c.Events != e || c.Port != 1 || c.Model != "M" {
 			t.Errorf("%q: %+v, %v", set, c, err)
 		}
-		if d := cmp.Diff(was, argv); d != "" {
-			t.Errorf("the given one has changed: %s", d)
-		}
+		assert.NoDiff(t, was, argv)
 	}
 	if _, err := e.SetIn([]string{"vllm", "serve", "M"}); err == nil {
 		t.Error("no error without the flag")

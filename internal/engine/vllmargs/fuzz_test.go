@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // FuzzParseTransfer: the parsed --kv-transfer-config equals its
@@ -37,9 +38,7 @@ func FuzzParseTransfer(f *testing.F) {
 				Connectors []any `json:"connectors"`
 			} `json:"kv_connector_extra_config"`
 		}
-		if err := json.Unmarshal([]byte(text), &said); err != nil {
-			t.Fatalf("%q is taken, encoding/json says %v", text, err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(text), &said), "%q is taken, encoding/json says", text)
 		is := func(got string, want *string) bool {
 			return want == nil && got == "" || want != nil && got == strings.TrimSpace(*want)
 		}

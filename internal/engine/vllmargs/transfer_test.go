@@ -98,9 +98,7 @@ func TestLeaseAndTier(t *testing.T) {
 		{multi(lease("60")), 60, 0}, {p2pTier("OffloadingConnector"), 90, 5720}, {multi(p2pTier("OffloadingConnector")), 90, 5720},
 	} {
 		got, err := vllmargs.ParseTransfer(tc.text)
-		if err != nil {
-			t.Fatalf("%s: %v", tc.text, err)
-		}
+		require.NoError(t, err, tc.text)
 		port := 0
 		if tier := got.Offloading(); tier != nil {
 			port = tier.Port

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -113,9 +114,7 @@ func TestPublish(t *testing.T) {
 		pub.Send(message(i)...)
 	}
 	for i := range count {
-		if got, want := script.Line(), fmt.Sprintf("4 8 %d", i*1000+1); got != want {
-			t.Fatalf("libzmq got %q, want %q", got, want)
-		}
+		require.Equal(t, script.Line(), fmt.Sprintf("4 8 %d", i*1000+1), "libzmq")
 		for _, want := range [][][]byte{{[]byte("other"), number(0), nil}, message(i)} {
 			if m, err := ours.Receive(); err != nil || !same(m, want) {
 				t.Fatalf("%d frames, %v", len(m), err)
@@ -190,13 +189,9 @@ func TestReplay(t *testing.T) {
 		}
 		require.NoError(t, m.Answer(end...))
 		for i := range 100 {
-			if got, want := asker.Line(), fmt.Sprintf("0 4 8 %d", i*1000+1); got != want {
-				t.Fatalf("libzmq got %q, want %q", got, want)
-			}
+			require.Equal(t, asker.Line(), fmt.Sprintf("0 4 8 %d", i*1000+1), "libzmq")
 		}
-		if got := asker.Line(); got != "0 0 8 0" {
-			t.Errorf("the end came as %q", got)
-		}
+		assert.Equal(t, asker.Line(), "0 0 8 0", "the end came as")
 	})
 }
 
@@ -230,9 +225,8 @@ func TestDialEnds(t *testing.T) {
 		return nil
 	})
 	pub.Send(make([]byte, 500), make([]byte, 501))
-	if _, err := c.Receive(); !errors.Is(err, zmq.ErrTooLarge) {
-		t.Errorf("above the bounds: %v", err)
-	}
+	_, err = c.Receive()
+	assert.ErrorIs(t, err, zmq.ErrTooLarge, "above the bounds")
 	ended := make(chan error)
 	other := connect(t, zmq.Sub, endpoint, zmq.Bounds{})
 	go func() {
@@ -240,7 +234,5 @@ func TestDialEnds(t *testing.T) {
 		ended <- err
 	}()
 	require.NoError(t, other.Close())
-	if err := <-ended; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	assert.ErrorIs(t, <-ended, net.ErrClosed, "after Close")
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -212,9 +213,7 @@ func TestAddRefuses(t *testing.T) {
 			if !errors.Is(err, tc.mark) || !strings.Contains(err.Error(), tc.says) {
 				t.Fatalf("%v", err)
 			}
-			if n := len(r.watcher.Snapshot().All()); n != 0 {
-				t.Fatalf("%d entries were written", n)
-			}
+			require.Equal(t, len(r.watcher.Snapshot().All()), 0, "entries were written")
 		})
 	}
 }
@@ -237,12 +236,10 @@ func TestEtcdUnavailable(t *testing.T) {
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{}).Address())
 	r.etcd.Kill()
-	if _, err := r.svc.Add(t.Context(), k, 0); !errors.Is(err, httpapi.ErrUnavailable) {
-		t.Fatalf("Add: %v", err)
-	}
-	if _, err := r.svc.Remove(t.Context(), k); !errors.Is(err, httpapi.ErrUnavailable) {
-		t.Fatalf("Remove: %v", err)
-	}
+	_, err := r.svc.Add(t.Context(), k, 0)
+	require.ErrorIs(t, err, httpapi.ErrUnavailable, "Add")
+	_, err = r.svc.Remove(t.Context(), k)
+	require.ErrorIs(t, err, httpapi.ErrUnavailable, "Remove")
 	r.etcd.Restart()
 	testkit.Eventually(t, time.Minute, func() error {
 		_, err := r.svc.Add(t.Context(), k, 0)
@@ -255,9 +252,8 @@ func TestChangeIntent(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.svc.Add(t.Context(), k, 0)
+	require.NoError(t, err)
 	weight, last := 0, int64(1)
 	for _, tc := range []struct {
 		change httpapi.IntentChange
@@ -285,12 +281,10 @@ func TestChangeIntent(t *testing.T) {
 	if done, err := r.svc.ChangeIntent(t.Context(), key("127.0.0.1:9"), httpapi.IntentChange{Verb: httpapi.Drain}); err != nil || done.Known {
 		t.Errorf("of an unknown one: %+v, %v", done, err)
 	}
-	if _, err := r.svc.Remove(t.Context(), k); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain}); !errors.Is(err, httpapi.ErrRefused) {
-		t.Errorf("of a removed one: %v", err)
-	}
+	_, err = r.svc.Remove(t.Context(), k)
+	require.NoError(t, err)
+	_, err = r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain})
+	assert.ErrorIs(t, err, httpapi.ErrRefused, "of a removed one")
 }
 
 // The role of an orphan, which no longer has a key, cannot be set.
@@ -326,9 +320,8 @@ func TestBoth_EngineOfOneRole(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.svc.Add(t.Context(), k, 0)
+	require.NoError(t, err)
 	both := instance.Key{Role: instance.Both, Address: k.Address}
 	if existed, err := r.svc.Remove(t.Context(), both); !errors.Is(err, httpapi.ErrRefused) || existed {
 		t.Errorf("Remove: %t, %v", existed, err)
@@ -365,9 +358,8 @@ func TestRemoveThroughALaggingProxy(t *testing.T) {
 				cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 				st := store.New(cli, l, "test")
 				k := instance.Key{Role: role, Address: "10.0.0.1:8200"}
-				if _, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies}, ""); err != nil {
-					t.Fatal(err)
-				}
+				_, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies}, "")
+				require.NoError(t, err)
 				svc := admin.New(admin.Options{
 					Store: st, Prober: vllm.New(""), Proxies: func() []string { return []string{own} }, Members: lagging{instance.NewSnapshot(1, nil)},
 				})

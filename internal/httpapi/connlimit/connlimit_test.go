@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/connlimit"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -67,14 +68,10 @@ func open(t *testing.T, secure bool, n int) *site {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, server.Serve(ln), http.ErrServerClosed)
 	})
 	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, server.Close())
 		wg.Wait()
 	})
 	return s

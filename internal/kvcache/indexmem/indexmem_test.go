@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -89,9 +90,7 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	if n, kept := len(left), limit/each; n > kept || n < kept*98/100 || left[0] < all-kept-kept/10 {
 		t.Errorf("%d parts are left, the oldest is %d of %d", n, left[0], all)
 	}
-	if got, want := b.Evicted(indexmem.Prompts), int64(all*each)-b.Used(indexmem.Prompts); got != want {
-		t.Errorf("%d bytes evicted, want %d", got, want)
-	}
+	assert.Equal(t, b.Evicted(indexmem.Prompts), int64(all*each)-b.Used(indexmem.Prompts), "bytes evicted")
 	// One tick later, the first ones are evicted, and the clock has wrapped around.
 	for _, x := range indexes {
 		x.Evict(b.Now(), limit)
@@ -99,9 +98,7 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	}
 	b.Add(indexmem.Prompts, 2*limit)
 	b.Enforce() // without an index
-	if used := b.Used(indexmem.Prompts); used != 2*limit {
-		t.Errorf("%d bytes", used)
-	}
+	assert.Equal(t, b.Used(indexmem.Prompts), 2*limit, "bytes")
 }
 
 // TestBefore: ticks wrap around.
@@ -111,9 +108,7 @@ func TestBefore(t *testing.T) {
 		a, b uint32
 		want bool
 	}{{1, 2, true}, {2, 2, true}, {3, 2, false}, {1<<32 - 1, 5, true}, {5, 1<<32 - 1, false}} {
-		if got := indexmem.Before(tc.a, tc.b); got != tc.want {
-			t.Errorf("Before(%d, %d) is %t", tc.a, tc.b, got)
-		}
+		assert.Equal(t, indexmem.Before(tc.a, tc.b), tc.want, "Before(%d, %d)", tc.a, tc.b)
 	}
 }
 

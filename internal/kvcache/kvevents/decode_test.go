@@ -3,7 +3,6 @@ package kvevents_test
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -138,9 +138,7 @@ func TestRecordedArrays(t *testing.T) {
 	newer := payloads(t, "vllm-0.32.0")
 	for _, name := range []string{"vllm-0.23.0", "vllm-0.23.0-replay"} {
 		all := payloads(t, name)
-		if len(all) != len(newer) {
-			t.Fatalf("%s has %d batches, want %d", name, len(all), len(newer))
-		}
+		require.Equal(t, len(all), len(newer), "batches of %s", name)
 		for i, p := range all {
 			if !reflect.DeepEqual(generic(t, p), generic(t, older(t, newer[i], false))) {
 				t.Errorf("%s: batch %d is %v", name, i, generic(t, p))
@@ -152,9 +150,7 @@ func TestRecordedArrays(t *testing.T) {
 	}
 	for name, parts := range map[string]int{"vllm-0.23.0": 3, "vllm-0.23.0-replay": 3, "vllm-0.32.0-replay": 4} {
 		for _, frames := range recorded(t, name) {
-			if len(frames) != parts {
-				t.Errorf("a message of %s has %d parts, want %d", name, len(frames), parts)
-			}
+			assert.Len(t, frames, parts, "parts of a message of %s", name)
 		}
 	}
 }
@@ -193,9 +189,7 @@ func TestShapes(t *testing.T) {
 		"nothing": nil, "a number": pack(t, 1), "events are a number": pack(t, []any{1.0, 2}), "cut short": {0x93, 0xcb},
 		"a huge array": {0xdd, 0xff, 0xff, 0xff, 0xff}, "a deep one": append([]byte{0x92, 1}, deep(1<<18)...),
 	} {
-		if err := kvevents.Decode(p, new(kvevents.Batch)); !errors.Is(err, kvevents.ErrBatch) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.ErrorIs(t, kvevents.Decode(p, new(kvevents.Batch)), kvevents.ErrBatch, name)
 	}
 }
 
@@ -238,9 +232,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, p []byte) {
 		var fresh kvevents.Batch
 		err := kvevents.Decode(p, &fresh)
-		if again := kvevents.Decode(p, used); (again == nil) != (err == nil) {
-			t.Fatalf("%v, then %v", err, again)
-		}
+		require.Equal(t, (kvevents.Decode(p, used) == nil), err == nil, "%v, then", err)
 		if a, b := fmt.Sprintf("%+v", fresh.Events), fmt.Sprintf("%+v", used.Events); a != b && !(len(fresh.Events) == 0 && len(used.Events) == 0) {
 			t.Fatalf("%s\n%s", a, b)
 		}

@@ -29,9 +29,8 @@ func recorded(t testing.TB, name string) [][][]byte {
 		frames := make([][]byte, number())
 		for i := range frames {
 			frames[i] = make([]byte, number())
-			if _, err := io.ReadFull(r, frames[i]); err != nil {
-				t.Fatal(err)
-			}
+			_, err := io.ReadFull(r, frames[i])
+			require.NoError(t, err)
 		}
 		out = append(out, frames)
 	}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -35,12 +35,10 @@ func publish(t *testing.T, frames int, endpoint, replay string) *publisher {
 	t.Helper()
 	p := &publisher{frames: frames, kept: map[uint64][]byte{}}
 	var err error
-	if p.pub, err = zmqpeer.Publish(t.Context(), endpoint, 1000, nil); err != nil {
-		t.Fatal(err)
-	}
-	if p.router, err = zmq.Listen(t.Context(), zmq.Router, replay, zmq.Bounds{}, nil); err != nil {
-		t.Fatal(err)
-	}
+	p.pub, err = zmqpeer.Publish(t.Context(), endpoint, 1000, nil)
+	require.NoError(t, err)
+	p.router, err = zmq.Listen(t.Context(), zmq.Router, replay, zmq.Bounds{}, nil)
+	require.NoError(t, err)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -295,9 +293,8 @@ func TestReplay_Unavailable(t *testing.T) {
 	for range 6 {
 		got = append(got, <-dialed)
 	}
-	if want := []string{"publisher", "replay", "replay", "replay", "publisher", "replay"}; !slices.Equal(got, want) {
-		t.Errorf("connected to %v, want %v", got, want)
-	}
+	assert.EqualSlices(t, got, []string{"publisher", "replay", "replay", "replay", "publisher", "replay"},
+		"connected to")
 	broken.Store(false)
 	testkit.Eventually(t, 20*time.Second, func() error {
 		if st := s.Status(); st.State != kvevents.Following || st.Sequence != more+1 {
@@ -314,9 +311,7 @@ func TestSourceWithoutReplay(t *testing.T) {
 	p.batch(t, false)
 	s, l := start(t, p, false)
 	l.want(t, true, "[]")
-	if st := s.Status(); st.State != kvevents.Silent {
-		t.Errorf("%+v", st)
-	}
+	assert.Equal(t, s.Status().State, kvevents.Silent)
 	p.batch(t, true)
 	p.batch(t, true)
 	l.want(t, true, "[1 2]")
@@ -369,9 +364,7 @@ func TestSource_Complete(t *testing.T) {
 			l.want(t, true, tc.got)
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.whole != tc.want {
-				t.Errorf("complete %t", l.whole)
-			}
+			assert.Equal(t, l.whole, tc.want, "complete")
 		})
 	}
 }
@@ -485,14 +478,10 @@ func TestTail_SubscriptionAfterReplay(t *testing.T) {
 		cancel()
 		<-done
 	}()
-	if n := <-got; n != 0 {
-		t.Errorf("batch %d", n)
-	}
+	assert.Equal(t, <-got, 0, "batch")
 	p.batch(t, true) // no subscriber yet
 	require.NoError(t, (<-gate).open())
-	if n := <-got; n != 1 {
-		t.Errorf("batch %d", n)
-	}
+	assert.Equal(t, <-got, 1, "batch")
 }
 
 // busy is a handler that applies one batch per receive from apply.
@@ -534,9 +523,7 @@ func TestSource_QueueMemory(t *testing.T) {
 	})
 	close(h.apply)
 	h.want(t, true, fmt.Sprint(want))
-	if st := s.Status(); st.Resets != 1 {
-		t.Errorf("%+v", st)
-	}
+	assert.Equal(t, s.Status().Resets, 1)
 	testkit.Eventually(t, 20*time.Second, func() error { // replayed messages leave the queue after the replay
 		if used, _, _ := memory.Stats(); used != 0 {
 			return fmt.Errorf("%d bytes wait", used)

@@ -50,9 +50,7 @@ func complete(t *testing.T, s *fakevllm.Server, ids []uint32) {
 	resp, err := client.Do(req)
 	require.NoError(t, err)
 	_ = resp.Body.Close() // only the status counts
-	if resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status)
-	}
+	require.Equal(t, resp.StatusCode, http.StatusOK, resp.Status)
 }
 
 // members is a membership that the test sets.

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -91,9 +92,8 @@ func (e *engine) event(t testing.TB, p prompt, from, to, group int) kvevents.Eve
 		var packed []byte
 		if extra != nil {
 			var err error
-			if packed, err = msgp.AppendIntf(nil, extra); err != nil {
-				t.Fatal(err)
-			}
+			packed, err = msgp.AppendIntf(nil, extra)
+			require.NoError(t, err)
 		}
 		out.Extra = append(out.Extra, packed)
 	}
@@ -225,9 +225,7 @@ func TestReference(t *testing.T) {
 					want++
 				}
 			}
-			if got := x.Stats(e.target).Blocks; got != want {
-				t.Errorf("seed %d: %v has %d blocks, the index counts %d", seed, e.target, want, got)
-			}
+			assert.Equal(t, x.Stats(e.target).Blocks, want, "seed %d: blocks of %v", seed, e.target)
 		}
 	}
 }
@@ -251,9 +249,8 @@ func TestReset_OtherEngine(t *testing.T) {
 	// A cleared cache still has its groups.
 	store(16, 1)
 	x.Apply(target, &kvevents.Batch{Events: []kvevents.Event{{Kind: kvevents.Cleared}}})
-	if store(16, 0); x.Stats(target).Blocks != 0 {
-		t.Errorf("%d blocks count that one of two groups has", x.Stats(target).Blocks)
-	}
+	store(16, 0)
+	assert.Equal(t, x.Stats(target).Blocks, 0, "blocks count that one of two groups has")
 }
 
 // TestIndex_ConcurrentUse: requests query the index while events arrive and targets are
@@ -392,9 +389,8 @@ func TestImages(t *testing.T) {
 	x.SetLive(e.target, true)
 	x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{ev}})
 	out := []int{0}
-	if x.Longest(p.keys(), []kvindex.Target{e.target}, out); out[0] != 1 {
-		t.Errorf("%d blocks", out[0])
-	}
+	x.Longest(p.keys(), []kvindex.Target{e.target}, out)
+	assert.Equal(t, out[0], 1, "blocks")
 }
 
 // The names of adapters are bounded. A name that was dropped returns with the next block.

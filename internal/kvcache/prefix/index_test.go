@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // chain returns the borders of a text that is added in parts.
@@ -130,9 +132,7 @@ func TestIndex_AgainstModel(t *testing.T) {
 		x := NewIndex(indexmem.New(0))
 		m := &model{after: map[Key]Key{}, forked: map[Key]bool{}}
 		for range 3 + int(seed%2)*130 { // also with more than one word of targets
-			if x.Add() != len(m.held) {
-				t.Fatal("numbers in order")
-			}
+			require.Equal(t, x.Add(), len(m.held), "numbers in order")
 			m.held = append(m.held, map[Key]*when{})
 		}
 		var prompts []*Chain
@@ -154,22 +154,17 @@ func TestIndex_AgainstModel(t *testing.T) {
 			case 1:
 				x.Remove(target)
 				clear(m.held[target])
-				if got := x.Add(); got != target {
-					t.Fatalf("the free place %d was not used: %d", target, got)
-				}
+				require.Equal(t, x.Add(), target, "the free place")
 			default:
 				x.Note(target, c, capacity)
 				m.note(target, c, capacity)
 			}
 			m.forget()
 			c = prompts[rng.IntN(len(prompts))]
-			if got, want := x.Lookup(c, longest), m.own(c); got != want {
-				t.Fatalf("seed %d, step %d: the text is its own from border %d, want %d", seed, step, got, want)
-			}
+			require.Equal(t, x.Lookup(c, longest), m.own(c),
+				"seed %d, step %d: the text is its own from border", seed, step)
 			for i := range m.held {
-				if want := m.longest(i, c); longest[i] != want {
-					t.Fatalf("seed %d, step %d: target %d knows %d borders, want %d", seed, step, i, longest[i], want)
-				}
+				require.Equal(t, longest[i], m.longest(i, c), "seed %d, step %d: borders of target %d", seed, step, i)
 			}
 		}
 		borders := 0
@@ -198,9 +193,7 @@ func TestIndex_Evict(t *testing.T) {
 	}
 	x.Note(a, prompts[0], 0) // used again
 	all := x.Memory()
-	if got := memory.Used(indexmem.Prompts); got != int64(all) {
-		t.Errorf("%d bytes reported of %d", got, all)
-	}
+	assert.Equal(t, memory.Used(indexmem.Prompts), int64(all), "bytes reported of %d", all)
 	each := int64(all) / 30
 	for range 10 {
 		tick, ok := x.Oldest()
@@ -214,9 +207,7 @@ func TestIndex_Evict(t *testing.T) {
 	longest := make([]int, 2)
 	for i, c := range prompts {
 		x.Lookup(c, longest)
-		if known := longest[a]+longest[b] > 0; known != (i == 0 || i > 10) {
-			t.Errorf("prompt %d is known: %t", i, known)
-		}
+		assert.Equal(t, longest[a]+longest[b] > 0, i == 0 || i > 10, "prompt %d is known", i)
 	}
 }
 

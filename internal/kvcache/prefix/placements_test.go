@@ -1,11 +1,11 @@
 package prefix
 
 import (
-	"errors"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -37,9 +37,8 @@ func TestPlacements(t *testing.T) {
 	if own.Waiting() || own.Take(1<<10) != nil {
 		t.Error("it is published twice")
 	}
-	if list, _ := other.Since(0, ModelHash("another")); len(list) != 0 {
-		t.Errorf("of another model: %v", list)
-	}
+	list, _ := other.Since(0, ModelHash("another"))
+	assert.Len(t, list, 0, "of another model")
 	list, seen := other.Since(0, model)
 	if len(list) != 2 || list[0].Target != 8 || list[1].Target != 7 || list[1].Bytes != 20_000 {
 		t.Fatalf("%+v", list)
@@ -64,9 +63,7 @@ func TestPlacements(t *testing.T) {
 	if got := look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000))); got[a] < first.Len()-2 || got[a] >= first.Len() {
 		t.Errorf("another end: %v of %d", got, first.Len())
 	}
-	if got := look(chain("m", text(5, 20_000))); got[a] != 0 {
-		t.Errorf("a prompt that no proxy has placed: %v", got)
-	}
+	assert.Equal(t, look(chain("m", text(5, 20_000)))[a], 0, "a prompt that no proxy has placed")
 	x.targets[a].capacity = 25_000
 	x.AddRemote(a, &list[0])
 	if got := look(first); got[a] != 0 || x.Bytes(a) > 30_000 {
@@ -117,9 +114,7 @@ func TestPlacementsBounds(t *testing.T) {
 		own.Publish(Placed{Model: 1, Target: uint64(i), Bytes: uint32(i)})
 	}
 	raw := own.Take(10*placedBytes + 5)
-	if len(raw) != 1+10*placedBytes {
-		t.Errorf("%d bytes, want those of 10 prompts", len(raw))
-	}
+	assert.Len(t, raw, 1+10*placedBytes, "bytes, want those of 10 prompts")
 	for range maxPlaced {
 		require.NoError(t, other.Read(raw))
 	}
@@ -146,13 +141,9 @@ func TestPlacementsBounds(t *testing.T) {
 		t.Errorf("%d bytes of nothing", x.Bytes(0))
 	}
 	for _, bad := range [][]byte{{scheme + 1}, append([]byte{scheme}, make([]byte, placedBytes-1)...), {scheme, 1}} {
-		if err := other.Read(bad); !errors.Is(err, ErrPlaced) {
-			t.Errorf("%d bytes: %v", len(bad), err)
-		}
+		assert.ErrorIs(t, other.Read(bad), ErrPlaced, "%d bytes", len(bad))
 	}
-	if err := other.Read(nil); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, other.Read(nil))
 }
 
 func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {

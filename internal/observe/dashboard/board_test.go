@@ -26,6 +26,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -123,9 +124,8 @@ func read(t *testing.T, v *viewer) (names []string, all []message) {
 		case e := <-v.events:
 			head, data, _ := strings.Cut(string(e), "\n")
 			var m message
-			if err := json.Unmarshal([]byte(strings.TrimPrefix(strings.TrimSpace(data), "data: ")), &m); err != nil {
-				t.Fatalf("%v in %s", err, e)
-			}
+			require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(strings.TrimSpace(data), "data: ")), &m),
+				"in %s", e)
 			names, all = append(names, strings.TrimPrefix(head, "event: ")), append(all, m)
 		default:
 			return names, all
@@ -201,9 +201,7 @@ func TestViewers_ShareOneCollector(t *testing.T) {
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := s.lists.Load(); n != 0 {
-			t.Errorf("%d entries were listed without viewers", n)
-		}
+		assert.Equal(t, s.lists.Load(), 0, "entries were listed without viewers")
 		var all []*viewer
 		for range maxViewers {
 			all = append(all, join(t, b))
@@ -227,9 +225,7 @@ func TestViewers_ShareOneCollector(t *testing.T) {
 		before := s.lists.Load()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := s.lists.Load(); n != before {
-			t.Errorf("%d entries were listed after all had left", n-before)
-		}
+		assert.Equal(t, s.lists.Load(), before, "entries were listed after all had left")
 	})
 }
 
@@ -301,9 +297,7 @@ func TestLines(t *testing.T) {
 		if line := h.Of[p.String()][1]; line != nil {
 			t.Errorf("prefill has %v between tokens", line)
 		}
-		if load := string(all[0].Loads[p.String()]); !strings.Contains(load, `"hit":0.25`) {
-			t.Errorf("load of prefill is %s", load)
-		}
+		assert.Contains(t, string(all[0].Loads[p.String()]), `"hit":0.25`)
 	})
 }
 
@@ -326,9 +320,7 @@ func TestEtcdAndProxies(t *testing.T) {
 			}
 			feed = append(feed, m.Feed...)
 		}
-		if !strings.Contains(parts["etcd"], `"state":"suspect","live":false`) {
-			t.Errorf("etcd is %s", parts["etcd"])
-		}
+		assert.Contains(t, parts["etcd"], `"state":"suspect","live":false`)
 		if !strings.Contains(parts["proxies"], `"id":"me"`) || !strings.Contains(parts["proxies"], `"error":"no answer"`) {
 			t.Errorf("the proxies are %s: the last ones that were read, and why they are old", parts["proxies"])
 		}
@@ -358,9 +350,8 @@ func TestEtcdInTheFeed(t *testing.T) {
 				got = append(got, c.Text)
 			}
 		}
-		if want := "is suspect; is stale; responds again, and the watch is up to date"; strings.Join(got, "; ") != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, strings.Join(got, "; "), "is suspect; is stale; responds again, and the watch is up to date",
+			got)
 	})
 }
 
@@ -399,9 +390,7 @@ func TestNames(t *testing.T) {
 		f.rows[name] = json.RawMessage("{}")
 		got = append(got, name)
 	}
-	if want := "decode/a:1, decode/a:1 pending, decode/b:1, decode/b:1 2"; strings.Join(got, ", ") != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	assert.Equal(t, strings.Join(got, ", "), "decode/a:1, decode/a:1 pending, decode/b:1, decode/b:1 2", got)
 }
 
 // The stream over HTTP: its headers, its format, and its end when the proxy stops.
@@ -434,9 +423,8 @@ func TestEventsOverHTTP(t *testing.T) {
 		}
 	}
 	b.Close()
-	if _, err := io.Copy(io.Discard, in); err != nil {
-		t.Errorf("the end of the proxy: %v", err)
-	}
+	_, err := io.Copy(io.Discard, in)
+	assert.NoError(t, err, "the end of the proxy")
 	late := get(EventsPath)
 	defer late.Body.Close()
 	if late.StatusCode != http.StatusServiceUnavailable || late.Header.Get("Retry-After") == "" {
@@ -546,18 +534,13 @@ func TestFiguresOfAllProxies_Outdated(t *testing.T) {
 			}
 			return parts[part]
 		}
-		if is := after(2*step*time.Second, "fleet"); is != "true" {
-			t.Fatalf("figures of all proxies: %s", is)
-		}
+		require.Equal(t, after(2*step*time.Second, "fleet"), "true", "figures of all proxies")
 		s.mu.Lock()
 		s.broken = errors.New("no answer")
 		s.mu.Unlock()
-		if is := after(currentFor+2*step*time.Second, "fleet"); is != "false" {
-			t.Errorf("figures of all proxies %s after etcd was lost: %s", currentFor, is)
-		}
-		if is := parts["proxies"]; !strings.Contains(is, `"id":"a"`) || !strings.Contains(is, `"error":"no answer"`) {
-			t.Errorf("the proxies are %s", is)
-		}
+		assert.Equal(t, after(currentFor+2*step*time.Second, "fleet"), "false",
+			"figures of all proxies %s after etcd was lost", currentFor)
+		assert.Contains(t, parts["proxies"], `"id":"a"`, `"error":"no answer"`)
 	})
 }
 
@@ -580,9 +563,7 @@ func TestLost(t *testing.T) {
 			for _, l := range list {
 				got = append(got, string(l.Role)+"/"+l.Address)
 			}
-			if !slices.Equal(got, want) {
-				t.Errorf("lost: %v, want %v", got, want)
-			}
+			assert.EqualSlices(t, got, want, "lost")
 		}
 		s.set(4, p, d1, d2, drained)
 		check()
@@ -615,8 +596,6 @@ func TestEjectedInFeed(t *testing.T) {
 				texts = append(texts, c.Text)
 			}
 		}
-		if want := []string{"is ejected: refused", "is no longer ejected"}; !slices.Equal(texts, want) {
-			t.Errorf("%q, want %q", texts, want)
-		}
+		assert.EqualSlices(t, texts, []string{"is ejected: refused", "is no longer ejected"})
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The feed describes the changes of an instance.
@@ -60,9 +61,7 @@ func TestFeed_InstanceChanges(t *testing.T) {
 			}
 			got = append(got, c.Kind+" "+c.Text)
 		}
-		if text := strings.Join(got, "; "); text != tc.want {
-			t.Errorf("%s: %q, want %q", tc.name, text, tc.want)
-		}
+		assert.Equal(t, strings.Join(got, "; "), tc.want, tc.name)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // largest is the limit for the bytes of the whole page.
@@ -24,15 +26,11 @@ func TestPage(t *testing.T) {
 	for name, want := range map[string]string{
 		"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Content-Type": "text/html; charset=utf-8",
 	} {
-		if got := h.Get(name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		assert.Equal(t, h.Get(name), want, name)
 	}
 	policy := h.Get("Content-Security-Policy")
 	for _, want := range []string{"default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "require-trusted-types-for 'script'"} {
-		if !strings.Contains(policy, want) {
-			t.Errorf("the policy lacks %s: %s", want, policy)
-		}
+		assert.Contains(t, policy, want)
 	}
 	if strings.Contains(policy, "unsafe") {
 		t.Errorf("the policy has something unsafe: %s", policy)
@@ -43,9 +41,7 @@ func TestPage(t *testing.T) {
 		if len(m) != 1 {
 			t.Fatalf("%d times <%s>", len(m), tag)
 		}
-		if want := tag + "-src 'sha256-" + hash(m[0][1]) + "'"; !strings.Contains(policy, want) {
-			t.Errorf("the policy lacks %s", want)
-		}
+		assert.Contains(t, policy, tag+"-src 'sha256-"+hash(m[0][1])+"'")
 	}
 	again := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	again.Header.Set("If-None-Match", h.Get("ETag"))

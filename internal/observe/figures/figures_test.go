@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -107,9 +107,7 @@ func TestFleet(t *testing.T) {
 				t.Errorf("%s: %q", id, failed[id])
 			}
 		}
-		if len(samples) != 2 {
-			t.Fatalf("%v", samples)
-		}
+		require.Len(t, samples, 2)
 		return samples
 	}
 	var h figures.History
@@ -117,9 +115,7 @@ func TestFleet(t *testing.T) {
 	h.Add(first)
 	f := h.Fleet()
 	want := instance.ListedQueue{Model: "chat", Mode: "on", Waiting: map[string]int{"batch": 6}, Keys: map[string]int{"a": 4, "": 2}, Oldest: 1.5, Saturation: map[instance.Role]float64{instance.Decode: .5}}
-	if d := cmp.Diff([]instance.ListedQueue{want}, f.Queues); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []instance.ListedQueue{want}, f.Queues)
 	refused := f.Counts(figures.QueueRefused)[figures.Series{Name: figures.QueueRefused, Label: "batch\nfull"}]
 	is(t, "refused by the queue", &refused, 6)
 	is(t, "in flight", f.Gauge(figures.Of(figures.InFlight, decode)), 4)

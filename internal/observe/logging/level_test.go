@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -42,7 +43,5 @@ func TestLevel_ConcurrentChange(t *testing.T) {
 	if strings.Contains(got, "before") || !strings.Contains(got, "during") || strings.Contains(got, "after") {
 		t.Errorf("the log:\n%s", got)
 	}
-	if n := strings.Count(got, "the log level is"); n != 5 {
-		t.Errorf("%d changes are logged:\n%s", n, got)
-	}
+	assert.Equal(t, strings.Count(got, "the log level is"), 5, "changes are logged:\n%s", got)
 }

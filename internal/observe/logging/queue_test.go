@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // gate lets writes through while it is open.
@@ -57,9 +58,7 @@ func TestQueueWithAStalledOutput(t *testing.T) {
 		t.Errorf("%d lines came, %d were lost, the last is %.40q", len(got), lost, last)
 	}
 	for i, l := range got[:len(got)-1] {
-		if want := fmt.Sprintf("%06d %s", i, line); l != want {
-			t.Fatalf("line %d is %.40q", i, l)
-		}
+		require.Equal(t, l, fmt.Sprintf("%06d %s", i, line), "line %d", i)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -49,7 +50,5 @@ func TestKVEvents(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, n, want)
 		}
 	}
-	if len(got) != 23 {
-		t.Errorf("%d values: %v", len(got), got)
-	}
+	assert.Len(t, got, 23, "values")
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // TestIndexMemory: the memory of the indexes and its limit are exported even without a prompt.
@@ -61,8 +62,6 @@ func TestModelsWithTheSameLabel(t *testing.T) {
 	}.Register(reg)
 	got := gathered(t, reg)
 	for series, want := range map[string]float64{"pd_queue_bytes other": 4, "pd_queue_bytes " + instance.Printable(long, 200): 6} {
-		if got[series] != want {
-			t.Errorf("%s is %v, want %v", series, got[series], want)
-		}
+		assert.Equal(t, got[series], want, series)
 	}
 }

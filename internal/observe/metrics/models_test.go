@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -143,9 +144,7 @@ func TestModels_LabelOfAnAdapter(t *testing.T) {
 		}
 		fleet.set(member(instance.Decode, "d:1", instance.Ready, "base", "y"))
 		m.Done(answered("y"))
-		if got := gathered(t, reg); got["pd_model_requests_total y ok"] != 1 {
-			t.Errorf("%s: %v", name, got)
-		}
+		assert.Equal(t, gathered(t, reg)["pd_model_requests_total y ok"], 1, name)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Keys of a former etcd that proxies keep are reported, because etcd, and so pdctl, lacks them.
@@ -33,7 +34,5 @@ func TestUnnotified(t *testing.T) {
 	want := "no decode instance is registered: nothing is served\n" +
 		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
 		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"
-	if strings.Join(got, "\n") != want {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, strings.Join(got, "\n"), want, got)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -53,9 +54,7 @@ func TestWithoutSystemd(t *testing.T) {
 	if err := sdnotify.Send(daemon.SdNotifyReady); err != nil || sdnotify.Enabled() {
 		t.Error(err)
 	}
-	if err := sdnotify.Watch(t.Context(), sane, func(error) {}); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, sdnotify.Watch(t.Context(), sane, func(error) {}))
 	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
 	if err := sdnotify.Send(daemon.SdNotifyReady); err == nil {
 		t.Error("no error without a listener")
@@ -129,16 +128,12 @@ func TestWatch(t *testing.T) {
 	rounds()
 	before := s.Count(daemon.SdNotifyWatchdog)
 	rounds()
-	if got := s.Count(daemon.SdNotifyWatchdog); got != before {
-		t.Errorf("%d pings while sane hangs", got-before)
-	}
+	assert.Equal(t, s.Count(daemon.SdNotifyWatchdog), before, "pings while sane hangs")
 	hangs.Store(false)
 	await("hung", "sane")
 	pings(2)
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-done)
 }
 
 func TestWatchdog(t *testing.T) {
@@ -147,9 +142,7 @@ func TestWatchdog(t *testing.T) {
 	log.SetOutput(&out)
 	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
 	sdnotify.Watchdog(t.Context(), "agent", nil, log)
-	if !strings.Contains(out.String(), "no watchdog") {
-		t.Errorf("invalid variables: %q", out.String())
-	}
+	assert.Contains(t, out.String(), "no watchdog")
 	setenv(t, testkit.StartSystemd(t).Path, "20000")
 	ctx, cancel := context.WithCancel(t.Context())
 	sdnotify.Watchdog(ctx, "agent", func(context.Context) error {

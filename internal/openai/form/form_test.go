@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/form"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -161,9 +162,8 @@ func TestFileNames(t *testing.T) {
 		{`name="vllm_xargs"; filename="a" b"`, false},
 	} {
 		body := "--B\r\nContent-Disposition: form-data; " + tc.disposition + "\r\n\r\n{\"kv_transfer_params\":1}\r\n--B--\r\n"
-		if _, err := form.Parse([]string{"multipart/form-data; boundary=B"}, []byte(body)); (err == nil) != tc.accepted {
-			t.Errorf("%s: %v", tc.disposition, err)
-		}
+		_, err := form.Parse([]string{"multipart/form-data; boundary=B"}, []byte(body))
+		assert.Equal(t, err == nil, tc.accepted, "%s: %v", tc.disposition, err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // plain is a reference for text that reads byte by byte.
@@ -61,9 +62,7 @@ func TestSpecial(t *testing.T) {
 			}
 		}
 		got := bits.TrailingZeros64(special(binary.LittleEndian.Uint64(w[:]))&highBits) >> 3
-		if got != want {
-			t.Fatalf("%q: first special byte at %d, want %d", w, got, want)
-		}
+		require.Equal(t, got, want, "%q: first special byte at", w)
 	}
 	for c := range 256 {
 		for at := range 8 {

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // steeringFields are the fields by which a client could steer transfers between engines, as engines read
@@ -121,9 +122,7 @@ func TestEngineQuery_PlainMistakes(t *testing.T) {
 		{"not UTF-8", "{\"prompt\":\"\xff\"", false},
 		{"large", `{"prompt":"` + strings.Repeat("x", 64<<10), false},
 	} {
-		if got := request.MayAsk([]byte(tc.body)); got != tc.want {
-			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
-		}
+		assert.Equal(t, request.MayAsk([]byte(tc.body)), tc.want, tc.name)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestReading(t *testing.T) {
@@ -33,9 +34,7 @@ func TestReading(t *testing.T) {
 			r, _ := request.Parse(tc.kind, []byte(tc.body)) // a refused request can be read as well
 			var room [2][]byte
 			head, prompt, _ := r.Reading(room[:])
-			if got := string(bytes.Join(append(head, prompt), nil)); got != tc.want {
-				t.Errorf("%s\nwant %s", got, tc.want)
-			}
+			assert.Equal(t, string(bytes.Join(append(head, prompt), nil)), tc.want)
 		})
 	}
 }

@@ -151,12 +151,8 @@ func TestEdit(t *testing.T) {
 			r, err := request.ParseOther([]byte(tc.body))
 			require.NoError(t, err)
 			b := tc.edit(r).Body()
-			if got := string(b.Bytes()); got != tc.want {
-				t.Fatalf("got  %s\nwant %s", got, tc.want)
-			}
-			if b.Len() != int64(len(tc.want)) {
-				t.Fatalf("Len %d, want %d", b.Len(), len(tc.want))
-			}
+			require.Equal(t, string(b.Bytes()), tc.want)
+			require.Equal(t, b.Len(), int64(len(tc.want)), "Len", len(tc.want))
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Invalid UTF-8 is found at any position, and reported before errors of the JSON syntax,
@@ -23,17 +24,15 @@ func TestNotUTF8(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "error parsing the body") {
 				t.Errorf("%q in %s: %v", bad, body, err)
 			}
-			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", "人é"))); err != nil {
-				t.Errorf("%s: %v", body, err)
-			}
+			_, err = ParseOther([]byte(strings.ReplaceAll(body, "%", "人é")))
+			assert.NoError(t, err, body)
 			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", bad) + "x")); err == nil || !strings.Contains(err.Error(), "error parsing the body") {
 				t.Errorf("%q in %s, and more: %v", bad, body, err)
 			}
 		}
 	}
-	if _, err := ParseOther([]byte("{\"a\":1,\xc3\xa9}")); err == nil || !strings.Contains(err.Error(), "expected a name") {
-		t.Error(err)
-	}
+	_, err := ParseOther([]byte("{\"a\":1,\xc3\xa9}"))
+	assert.ErrorContains(t, err, "expected a name")
 }
 
 // An error has the position and the kind of the defect in a string, whichever code path detects it.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestCachedTokens(t *testing.T) {
@@ -33,16 +34,12 @@ func TestCachedTokens(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := response.CachedTokens(openai.Chat, []byte(tc.body)); got != tc.cached {
-				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
-			}
+			assert.Equal(t, response.CachedTokens(openai.Chat, []byte(tc.body)), tc.cached)
 			want := tc.set
 			if want == "" {
 				want = tc.body
 			}
-			if got := string(response.SetCachedTokens(openai.Chat, []byte(tc.body), prefills)); got != want {
-				t.Errorf("SetCachedTokens %s, want %s", got, want)
-			}
+			assert.Equal(t, string(response.SetCachedTokens(openai.Chat, []byte(tc.body), prefills)), want)
 			if strings.Contains(tc.body, "\n") {
 				return
 			}
@@ -88,9 +85,7 @@ func TestCachedTokensOfAgents(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := response.CachedTokens(tc.kind, []byte(tc.body)); got != tc.cached {
-				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
-			}
+			assert.Equal(t, response.CachedTokens(tc.kind, []byte(tc.body)), tc.cached)
 			want := tc.set
 			if want == "" {
 				want = tc.body

@@ -60,9 +60,8 @@ func TestApplyDryRun(t *testing.T) {
 	server := etcdtest.Start(t)
 	layout := members.Layout(t)
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
-	if _, err := server.Client(t).Put(t.Context(), layout.Instance(k), `{"v":1}`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := server.Client(t).Put(t.Context(), layout.Instance(k), `{"v":1}`)
+	require.NoError(t, err)
 	dry := dryrun.Run{On: true}
 	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Intercept: dry.Interceptor()})
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // testModel is a model with two prefill and three decode instances, one of them drained.
@@ -76,9 +77,7 @@ func (m *testModel) screen() string {
 func (m *testModel) shows(texts ...string) {
 	m.t.Helper()
 	for _, one := range texts {
-		if s := m.screen(); !strings.Contains(s, one) {
-			m.t.Errorf("%q is not on the screen\n%s", one, s)
-		}
+		assert.Contains(m.t, m.screen(), one)
 	}
 }
 
@@ -133,9 +132,7 @@ func TestScreen(t *testing.T) {
 	m.press("backspace", "enter")
 	m.shows("Filter: NEW d")
 	m.press("esc")
-	if got := m.addresses(); len(got) != 5 {
-		t.Errorf("without the filter: %v", got)
-	}
+	assert.Len(t, m.addresses(), 5, "without the filter")
 	// The selected line remains visible on a small screen, and an error of etcd replaces no instance.
 	m.height = 11
 	m.press("down", "down", "down", "down", "down", "down")

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -28,9 +29,7 @@ func load(t *testing.T, env map[string]string, args ...string) (config.Proxy, er
 	t.Helper()
 	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
 	config.RegisterProxyFlags(fs)
-	if err := fs.Parse(config.NormalizeArgs(args)); err != nil {
-		t.Fatalf("parse %q: %v", args, err)
-	}
+	require.NoError(t, fs.Parse(config.NormalizeArgs(args)), "parse %q", args)
 	return config.LoadProxy(fs, func(name string) (string, bool) {
 		if v, ok := env[name]; ok {
 			return v, true
@@ -83,9 +82,7 @@ func TestDefaults(t *testing.T) {
 		Roles:     config.Roles{AutoRoles: config.AutoRolesOff, TTFTTarget: 2 * time.Second},
 		Records:   config.Records{AccessLog: true, MetricsModels: 100, LogLevel: "info", LogFormat: "text"},
 	}
-	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
-		t.Errorf("defaults (-want +got):\n%s", diff)
-	}
+	assert.NoDiff(t, want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 }
 
 // Lists of names may be written as for vLLM, like other lists, or as in YAML.
@@ -149,9 +146,7 @@ func TestOtherEnvironmentNames(t *testing.T) {
 		t.Errorf("admin %q, engine %q", p.AdminAPIKey, p.EngineAPIKey)
 	}
 	p = mustLoad(t, map[string]string{"ADMIN_API_KEY": "old", "PD_ADMIN_API_KEY": "new"})
-	if p.AdminAPIKey != "new" {
-		t.Errorf("admin %q: PD_ADMIN_API_KEY must win", p.AdminAPIKey)
-	}
+	assert.Equal(t, p.AdminAPIKey, "new", "admin: PD_ADMIN_API_KEY must win")
 }
 
 func TestStateDirectory(t *testing.T) {
@@ -161,18 +156,13 @@ func TestStateDirectory(t *testing.T) {
 		t.Errorf("data dir %q, listen %q", p.EtcdDataDir, p.EtcdListen)
 	}
 	p = mustLoad(t, map[string]string{"XDG_STATE_HOME": "relative"})
-	if p.EtcdDataDir != "/home/someone/.local/state/pdmesh/etcd-2379" {
-		t.Errorf("data dir %q: a relative XDG_STATE_HOME must be passed over", p.EtcdDataDir)
-	}
-	if _, err := load(t, map[string]string{"HOME": ""}); err == nil || !strings.Contains(err.Error(), "--etcd-data-dir") {
-		t.Errorf("error %v: without a home it must ask for --etcd-data-dir", err)
-	}
-	if p = mustLoad(t, map[string]string{"HOME": ""}, "--etcd-endpoints", "127.0.0.1:1"); p.EtcdDataDir != "" {
-		t.Errorf("data dir %q with an etcd elsewhere", p.EtcdDataDir)
-	}
-	if p.StateDir != "" {
-		t.Errorf("state dir %q without a home", p.StateDir)
-	}
+	assert.Equal(t, p.EtcdDataDir, "/home/someone/.local/state/pdmesh/etcd-2379",
+		"data dir: a relative XDG_STATE_HOME must be passed over")
+	_, err := load(t, map[string]string{"HOME": ""})
+	assert.ErrorContains(t, err, "--etcd-data-dir")
+	p = mustLoad(t, map[string]string{"HOME": ""}, "--etcd-endpoints", "127.0.0.1:1")
+	assert.Equal(t, p.EtcdDataDir, "", "data dir with an etcd elsewhere")
+	assert.Equal(t, p.StateDir, "", "state dir without a home")
 	for _, c := range []struct {
 		want string
 		args []string
@@ -182,9 +172,8 @@ func TestStateDirectory(t *testing.T) {
 		{"/here", []string{"--port", "0", "--state-dir", "/here"}},
 		{"", []string{"--state-dir", ""}},
 	} {
-		if p := mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, c.args...); p.StateDir != c.want {
-			t.Errorf("%v: state dir %q, want %q", c.args, p.StateDir, c.want)
-		}
+		assert.Equal(t, mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, c.args...).StateDir, c.want,
+			"%v: state dir", c.args)
 	}
 }
 
@@ -210,9 +199,7 @@ func TestInstanceAllow(t *testing.T) {
 			for _, n := range p.InstanceAllow {
 				got = append(got, n.String())
 			}
-			if s := strings.Join(got, " "); s != tt.want {
-				t.Errorf("got %q, want %q", s, tt.want)
-			}
+			assert.Equal(t, strings.Join(got, " "), tt.want)
 		})
 	}
 }
@@ -238,12 +225,8 @@ func TestNormalizeArgs(t *testing.T) {
 			t.Parallel()
 			in := strings.Fields(tt.in)
 			before := slices.Clone(in)
-			if got := strings.Join(config.NormalizeArgs(in), " "); got != tt.want {
-				t.Errorf("got  %s\nwant %s", got, tt.want)
-			}
-			if !slices.Equal(in, before) {
-				t.Error("the input was changed")
-			}
+			assert.Equal(t, strings.Join(config.NormalizeArgs(in), " "), tt.want)
+			assert.EqualSlices(t, in, before, "the input was changed")
 		})
 	}
 }
@@ -251,12 +234,9 @@ func TestNormalizeArgs(t *testing.T) {
 func TestReferenceCommandLine(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, nil, strings.Fields("--model m --prefill localhost:8001 127.0.0.1:8001 10.0.0.2:8002 --decode 127.0.0.1:8005,127.0.0.1:8006 --port 9000 --trace-headers")...)
-	if !slices.Equal(p.Prefill, []string{"127.0.0.1:8001", "10.0.0.2:8002"}) {
-		t.Errorf("prefill %v: want canonical addresses without duplicates", p.Prefill)
-	}
-	if !slices.Equal(p.Decode, []string{"127.0.0.1:8005", "127.0.0.1:8006"}) {
-		t.Errorf("decode %v", p.Decode)
-	}
+	assert.EqualSlices(t, p.Prefill, []string{"127.0.0.1:8001", "10.0.0.2:8002"},
+		"prefill: want canonical addresses without duplicates")
+	assert.EqualSlices(t, p.Decode, []string{"127.0.0.1:8005", "127.0.0.1:8006"})
 	if p.Model != "m" || p.Port != 9000 || !p.TraceHeaders {
 		t.Errorf("model %q, port %d, trace headers %v", p.Model, p.Port, p.TraceHeaders)
 	}
@@ -278,9 +258,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 			t.Errorf("secret %q is shown", s)
 		}
 	}
-	if !strings.Contains(out.String(), "# environment PD_ETCD_PASSWORD") || !strings.Contains(out.String(), "# flag --model") {
-		t.Errorf("the sources are not shown:\n%s", out.String())
-	}
+	assert.Contains(t, out.String(), "# environment PD_ETCD_PASSWORD", "# flag --model")
 	for _, key := range []string{"api-key: [********, ********]", "admin-api-key: ********"} {
 		if !strings.Contains(strings.ReplaceAll(out.String(), `"`, ""), key) {
 			t.Errorf("no %q in:\n%s", key, out.String())
@@ -328,7 +306,6 @@ func TestConnectorByClass(t *testing.T) {
 			t.Errorf("%s is %q, %v", name, p.Connector, err)
 		}
 	}
-	if _, err := load(t, nil, "--connector", "P2pNcclConnector"); err == nil || !strings.Contains(err.Error(), "docs/connectors/refused.md") {
-		t.Errorf("P2pNcclConnector: %v", err)
-	}
+	_, err := load(t, nil, "--connector", "P2pNcclConnector")
+	assert.ErrorContains(t, err, "docs/connectors/refused.md")
 }

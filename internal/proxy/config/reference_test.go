@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -78,9 +79,7 @@ func TestReferenceForms(t *testing.T) {
 					}
 				}
 			}
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(want{})); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			assert.NoDiff(t, tt.want, got, cmp.AllowUnexported(want{}))
 		})
 	}
 }
@@ -110,9 +109,7 @@ func TestLMCachePorts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := mustLoad(t, nil, strings.Fields(tt.args)...)
-			if diff := cmp.Diff(tt.want, p.DecodePorts); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			assert.NoDiff(t, tt.want, p.DecodePorts)
 		})
 	}
 }
@@ -151,9 +148,7 @@ func TestReferenceNumbers(t *testing.T) {
 			t.Parallel()
 			p := mustLoad(t, nil, strings.Fields(tt.args)...)
 			got := numbers{p.WaitingRetryInterval, p.MaxWaitingRetries, p.MaxFailures, p.MaxAttempts}
-			if got != tt.want {
-				t.Errorf("got %+v, want %+v", got, tt.want)
-			}
+			assert.Equal(t, got, tt.want)
 		})
 	}
 }
@@ -259,9 +254,7 @@ func TestClientBoundEnvironment(t *testing.T) {
 		}
 	}
 	_, err := load(t, map[string]string{"CLIENT_BOUND": "perhaps"})
-	if err == nil || !strings.Contains(err.Error(), "--client-bound (from environment CLIENT_BOUND)") || !strings.Contains(err.Error(), "on or off") {
-		t.Errorf("error %v", err)
-	}
+	assert.ErrorContains(t, err, "--client-bound (from environment CLIENT_BOUND)", "on or off")
 }
 
 func TestReferenceArgs(t *testing.T) {
@@ -272,8 +265,6 @@ func TestReferenceArgs(t *testing.T) {
 		{"--prefiller-hosts --prefiller-ports 1", "--prefiller-hosts= --prefiller-ports=1"},
 		{"--retry-delay -1 --workers 2", "--retry-delay -1 --workers 2"},
 	} {
-		if got := strings.Join(config.NormalizeArgs(strings.Fields(tt.in)), " "); got != tt.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", tt.in, got, tt.want)
-		}
+		assert.Equal(t, strings.Join(config.NormalizeArgs(strings.Fields(tt.in)), " "), tt.want, tt.in)
 	}
 }

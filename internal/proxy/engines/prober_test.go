@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -62,9 +62,8 @@ func TestBootstrap_Queried(t *testing.T) {
 	n, err := strconv.Atoi(port)
 	require.NoError(t, err)
 	away := instance.Record{Ports: map[string][]int{instance.PortBootstrap: {n}}}
-	if _, err := p.Probe(t.Context(), in(away)); err == nil || !strings.Contains(err.Error(), "bootstrap server 127.0.0.1:"+port) {
-		t.Errorf("no server: %v", err)
-	}
+	_, err = p.Probe(t.Context(), in(away))
+	assert.ErrorContains(t, err, "bootstrap server 127.0.0.1:"+port)
 }
 
 // A restarted engine is not reported as alive before its new ids are
@@ -154,17 +153,13 @@ func TestProber_Trial(t *testing.T) {
 		"two ranks": {Role: fakevllm.RoleDecode, Mode: fakevllm.NIXL, APIKey: "engines", DPSize: 2},
 	} {
 		s := fakevllm.StartTest(t, o)
-		if err := p.Trial(t.Context(), at(s)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, p.Trial(t.Context(), at(s)), name)
 		n := s.Counters()
 		if ranks := int64(len(s.Ranks())); n.Requests != ranks || n.PromptTokens != ranks || n.GenerationTokens != ranks || n.KVParams != 0 {
 			t.Errorf("%s: %+v", name, n)
 		}
 		for _, r := range s.Ranks() {
-			if r.Requests != 1 {
-				t.Errorf("%s: a rank has got %d trials", name, r.Requests)
-			}
+			assert.Equal(t, r.Requests, 1, "%s: trials of a rank", name)
 		}
 		s.Pause(true)
 		if err := p.Trial(t.Context(), at(s)); err == nil || errors.Is(err, health.ErrRefused) {
@@ -173,16 +168,12 @@ func TestProber_Trial(t *testing.T) {
 		s.Pause(false)
 		s.SetCore(fakevllm.CoreState{Hung: true})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if err := p.Trial(ctx, at(s)); !errors.Is(err, health.ErrNoAnswer) {
-			t.Errorf("%s, hung: %v", name, err)
-		}
+		assert.ErrorIs(t, p.Trial(ctx, at(s)), health.ErrNoAnswer, "%s, hung", name)
 		cancel()
 		s.SetCore(fakevllm.CoreState{})
 	}
 	locked := fakevllm.StartTest(t, fakevllm.Options{APIKey: "another"})
-	if err := p.Trial(t.Context(), at(locked)); !errors.Is(err, health.ErrRefused) {
-		t.Errorf("a key that the engine refuses: %v", err)
-	}
+	assert.ErrorIs(t, p.Trial(t.Context(), at(locked)), health.ErrRefused, "a key that the engine refuses")
 	locked.Kill()
 	if err := p.Trial(t.Context(), at(locked)); err == nil || errors.Is(err, health.ErrRefused) {
 		t.Errorf("a stopped engine: %v", err)
@@ -203,9 +194,7 @@ func TestProber_TrialNotSent(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}}
 		in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Address()}, Record: instance.Record{DPSize: ranks}}
-		if err := p.Trial(t.Context(), in); !errors.Is(err, health.ErrNotSent) {
-			t.Errorf("%d ranks: %v", ranks, err)
-		}
+		assert.ErrorIs(t, p.Trial(t.Context(), in), health.ErrNotSent, "%d ranks", ranks)
 	}
 }
 
@@ -230,9 +219,8 @@ func TestProber_Suspended(t *testing.T) {
 		s.SetCore(fakevllm.CoreState{})
 	}
 	s := fakevllm.StartTest(t, fakevllm.Options{})
-	if _, err := p.Suspended(t.Context(), &instance.Instance{Key: instance.Key{Address: s.Address()}}); !errors.Is(err, health.ErrNoRoute) {
-		t.Errorf("without the routes: %v", err)
-	}
+	_, err := p.Suspended(t.Context(), &instance.Instance{Key: instance.Key{Address: s.Address()}})
+	assert.ErrorIs(t, err, health.ErrNoRoute, "without the routes")
 }
 
 // A failed query whether an engine sleeps or is paused does not mean that the route is missing.

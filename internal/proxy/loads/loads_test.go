@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -97,7 +98,6 @@ func TestLoads_PaceOfRanks(t *testing.T) {
 		t.Cleanup(a.Done)
 		e.Streamed("m", estimate.Decode{Address: a.Address()}, 11, time.Second)
 	}
-	if got := (&loads.Loads{Watcher: w, Scheduler: s, Pace: e.Pace}).Of(k).Pace; math.Round(got.Samples) != 2 {
-		t.Errorf("%+v after two streams", got)
-	}
+	assert.Equal(t, math.Round((&loads.Loads{Watcher: w, Scheduler: s, Pace: e.Pace}).Of(k).Pace.Samples), 2,
+		"after two streams")
 }

@@ -228,9 +228,7 @@ func TestReload(t *testing.T) {
 		if err != nil || shown(nc) != want {
 			t.Fatalf("%s: %v, shows %q", what, err, shown(nc))
 		}
-		if err := say(first); err != nil {
-			t.Fatalf("%s: the first connection: %v", what, err)
-		}
+		require.NoError(t, say(first), "%s: the first connection", what)
 		st := s.Status()
 		if text := st.Finding(time.Now()); st.Reloads != reloads || (text != "") != (finding != "") || !strings.Contains(text, finding) {
 			t.Errorf("%s: %d reloads, %q", what, st.Reloads, text)

@@ -1,11 +1,12 @@
 package http1
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // decode removes the framing of src in pieces of cut bytes, each in
@@ -61,9 +62,8 @@ func TestChunksRefused(t *testing.T) {
 		{"cut", "3\r\nabc\r\n0\r\n\r", io.ErrUnexpectedEOF},
 	} {
 		for _, cut := range []int{1, 2, 7, 1 << 16} {
-			if body, _, err := decode(tc.in, cut); !errors.Is(err, tc.err) {
-				t.Errorf("%s by %d: %q, %v, want %v", tc.name, cut, body, err, tc.err)
-			}
+			body, _, err := decode(tc.in, cut)
+			assert.ErrorIs(t, err, tc.err, "%s by %d: %q", tc.name, cut, body)
 		}
 	}
 }

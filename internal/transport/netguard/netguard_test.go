@@ -55,9 +55,7 @@ func TestCheck(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			err := netguard.New(tc.allow).Check(netip.MustParseAddr(tc.ip))
-			if (err == nil) != tc.ok {
-				t.Fatalf("Check(%s) = %v, want ok=%v", tc.ip, err, tc.ok)
-			}
+			require.Equal(t, err == nil, tc.ok, "Check(%s) = %v, want ok", tc.ip, err)
 			if err != nil && !errors.Is(err, netguard.ErrForbidden) {
 				t.Fatalf("error %v is not ErrForbidden", err)
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -57,15 +58,11 @@ func TestReadWrite_BeyondBuffers(t *testing.T) {
 		wrote := make(chan error, 1)
 		go func() {
 			rest, err := ours.WriteAll(pieces)
-			if len(rest) != 0 {
-				t.Errorf("size %d: %d pieces are left", size, len(rest))
-			}
+			assert.Len(t, rest, 0, "size %d: pieces are left", size)
 			wrote <- errors.Join(err, ours.CloseWrite())
 		}()
 		got, err := io.ReadAll(ours)
-		if err := errors.Join(err, <-wrote, <-echoed); err != nil {
-			t.Fatalf("size %d: %v", size, err)
-		}
+		require.NoError(t, errors.Join(err, <-wrote, <-echoed), "size %d", size)
 		if !bytes.Equal(got, sent) {
 			t.Errorf("size %d: %d bytes came back, and not the same", size, len(got))
 		}
@@ -91,9 +88,7 @@ func TestRestAfterADeadline(t *testing.T) {
 		came <- errors.Join(err, ours.SetWriteDeadline(time.Unix(1, 0)))
 	}()
 	rest, err := ours.WriteAll(pieces)
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("error %v, want a deadline", err)
-	}
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "error")
 	require.NoError(t, <-came)
 	left := 0
 	for _, p := range rest {

@@ -128,9 +128,7 @@ func TestRequestOnTheWire(t *testing.T) {
 		if b, e := do(t, open(t, upstream.Options{}), in); e != nil || b != "ok" {
 			t.Fatalf("%q, %v", b, e)
 		}
-		if g, want := <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`; g != want {
-			t.Fatalf("got  %s\nwant %s", g, want)
-		}
+		require.Equal(t, <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`)
 	})
 }
 
@@ -189,9 +187,7 @@ func TestNotConnected(t *testing.T) {
 		if e == nil || e.Stage != upstream.StageNotConnected || !e.Refused() || e.MaybeTaken {
 			t.Fatalf("refused: %+v", e)
 		}
-		if !strings.Contains(e.Error(), "connection refused") || !strings.Contains(e.Error(), in.Address) {
-			t.Fatalf("text %q", e)
-		}
+		require.Contains(t, e.Error(), "connection refused", in.Address)
 		guarded := open(t, upstream.Options{Guard: netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})})
 		_, e = do(t, guarded, in)
 		if e == nil || !errors.Is(e, netguard.ErrForbidden) || e.Stage != upstream.StageNotConnected {
@@ -230,9 +226,7 @@ func TestStaleConnection(t *testing.T) {
 					}
 				}
 				<-closed
-				if c.StaleRetries() != 1 {
-					t.Fatalf("%d stale retries", c.StaleRetries())
-				}
+				require.Equal(t, c.StaleRetries(), 1, "stale retries")
 			})
 		}
 	})
@@ -324,17 +318,13 @@ func TestContextCause(t *testing.T) {
 				if at == "body" {
 					if err != nil {
 						// The cancellation may win the race against the header.
-						if !errors.Is(err, why) {
-							t.Fatal(err)
-						}
+						require.ErrorIs(t, err, why)
 						return
 					}
 					_, err = io.ReadAll(resp.Body)
 					_ = resp.Body.Close()
 				}
-				if !errors.Is(err, why) {
-					t.Fatalf("error %v does not name the cause", err)
-				}
+				require.ErrorIs(t, err, why, "error does not name the cause")
 			})
 		}
 	})
@@ -350,9 +340,7 @@ func TestRedirects_NotFollowed(t *testing.T) {
 		resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
 		require.NoError(t, err)
 		_ = resp.Body.Close()
-		if resp.Status != http.StatusTemporaryRedirect {
-			t.Fatalf("status %d", resp.Status)
-		}
+		require.Equal(t, resp.Status, http.StatusTemporaryRedirect)
 	})
 }
 

@@ -121,9 +121,7 @@ func TestDial_LostSYN(t *testing.T) {
 		if len(first) > 0 {
 			l.lose(first[0]) // permanently, the packets of one connection only
 		}
-		if err := <-got; err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, <-got)
 	})
 }
 

@@ -3,7 +3,6 @@ package upstream
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // cutReader returns its bytes in pieces of a few sizes, like a network.
@@ -103,9 +103,7 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	if ours.err == nil && err != nil {
 		t.Fatalf("we took a body that net/http refuses: %v", err)
 	}
-	if theirs.StatusCode != ours.status {
-		t.Fatalf("status %d, net/http says %d", ours.status, theirs.StatusCode)
-	}
+	require.Equal(t, theirs.StatusCode, ours.status, "status of net/http")
 	if ours.err == nil && string(body) != ours.body {
 		t.Fatalf("body %q, net/http says %q", ours.body, body)
 	}
@@ -133,13 +131,9 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 
 func sameHeader(t *testing.T, ours, theirs http.Header) {
 	t.Helper()
-	if len(theirs) != len(ours) {
-		t.Fatalf("header %v, net/http says %v", ours, theirs)
-	}
+	require.Equal(t, len(theirs), len(ours), "header %v, net/http says %v", ours, theirs)
 	for name, values := range ours {
-		if !slices.Equal(values, theirs[name]) {
-			t.Fatalf("header %s: %q, net/http says %q", name, values, theirs[name])
-		}
+		require.EqualSlices(t, values, theirs[name], "header %s in net/http", name)
 	}
 }
 
@@ -177,18 +171,14 @@ func FuzzRequest(f *testing.F) {
 		}
 		head, err := appendHead(nil, req)
 		if err != nil {
-			if !errors.Is(err, errBadRequest) {
-				t.Fatalf("an error of another kind: %v", err)
-			}
+			require.ErrorIs(t, err, errBadRequest, "an error of another kind")
 			return
 		}
 		whole := append(head, body...)
 		src := bytes.NewReader(whole)
 		r := bufio.NewReader(src)
 		got, err := http.ReadRequest(r)
-		if err != nil {
-			t.Fatalf("net/http refuses %q: %v", whole, err)
-		}
+		require.NoError(t, err, "net/http refuses %q", whole)
 		sent, err := io.ReadAll(got.Body)
 		if err != nil || !bytes.Equal(sent, body) {
 			t.Fatalf("%q: body %q, %v", whole, sent, err)

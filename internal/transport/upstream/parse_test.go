@@ -273,12 +273,8 @@ func TestHeaderOfAnAnswer(t *testing.T) {
 		"Date": {"now"}, "Server": {"uvicorn"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b"}, "X-Empty": {""},
 		"Content-Type": {"text/event-stream; charset=utf-8"},
 	}
-	if fmt.Sprint(got.header) != fmt.Sprint(want) {
-		t.Fatalf("%v\nwant %v", got.header, want)
-	}
+	require.Equal(t, fmt.Sprint(got.header), fmt.Sprint(want), "%v\nwant %v", got.header, want)
 	// Values share an array: adding to one must not write into the next.
 	got.header.Add("Date", "later")
-	if got.header.Get("Server") != "uvicorn" {
-		t.Fatal("adding a value changed another header")
-	}
+	require.Equal(t, got.header.Get("Server"), "uvicorn", "adding a value changed another header")
 }

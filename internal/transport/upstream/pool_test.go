@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -95,9 +96,7 @@ func TestPool_NewIncarnationClosesIdle(t *testing.T) {
 		if _, e := do(t, p, step.in); e != nil {
 			t.Fatal(e)
 		}
-		if o := s.opened.Load(); o != step.opened {
-			t.Fatalf("step %d: %d opened", i, o)
-		}
+		require.Equal(t, s.opened.Load(), step.opened, "step %d: opened", i)
 		s.eventually(t, step.opened, step.closed)
 	}
 }
@@ -288,9 +287,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 					return
 				}
 				token := req.Header.Get("X-Token")
-				if body != token {
-					t.Errorf("request %q has the body %q", token, body)
-				}
+				assert.Equal(t, body, token, "body of a request")
 				n, _ := strconv.Atoi(token)
 				switch n % 3 {
 				case 0:

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -121,17 +122,13 @@ func TestStandardServerResponses(t *testing.T) {
 				t.Fatalf("%s: %v, %+v, %d bytes", tc.name, err, resp, len(got))
 			}
 		}
-		if n := conns.Load(); n != 1 {
-			t.Errorf("%d connections for requests one after another", n)
-		}
+		assert.Equal(t, conns.Load(), 1, "connections for requests one after another")
 		for range 3 {
 			if _, got, err := fetch(t.Context(), c, &upstream.Request{Instance: in, Method: "GET", Path: "/close", Header: http.Header{}}); err != nil || got != "last" {
 				t.Fatalf("%q, %v", got, err)
 			}
 		}
-		if n := conns.Load(); n != 3 {
-			t.Errorf("%d connections: one that was announced closed was used, or one was not kept", n)
-		}
+		assert.Equal(t, conns.Load(), 3, "connections: one that was announced closed was used, or one was not kept")
 		if !bytes.Equal(large, kept) {
 			t.Error("the body's bytes were changed")
 		}
@@ -308,9 +305,8 @@ func TestEarlyAnswer(t *testing.T) {
 				if err != nil || resp.Status != 413 || got != "large" {
 					t.Fatalf("%+v %q, %v", resp, got, err)
 				}
-				if _, _, err := fetch(t.Context(), c, request(in)); err != nil {
-					t.Fatal(err)
-				}
+				_, _, err = fetch(t.Context(), c, request(in))
+				require.NoError(t, err)
 				mu.Lock()
 				defer mu.Unlock()
 				if n := c.StaleRetries(); conns != 2 || n != 0 {
@@ -389,7 +385,5 @@ func TestFraming_IgnoresCallerHeader(t *testing.T) {
 		t.Fatalf("%q, %v", b, err)
 	}
 	want := "POST /v1/completions?x=1 HTTP/1.1\r\nHost: " + in.Address + "\r\nx-odd-Case: kept\r\nContent-Length: 7\r\n\r\n{\"a\":1}"
-	if g := <-got; g != want {
-		t.Fatalf("%q\nwant %q", g, want)
-	}
+	require.Equal(t, <-got, want)
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -28,7 +29,5 @@ func TestBridge(t *testing.T) {
 			t.Errorf("%s is %v, want %v", f.GetName(), got, want[f.GetName()])
 		}
 	}
-	if len(families) != len(want) {
-		t.Errorf("%d families, want %d", len(families), len(want))
-	}
+	assert.Equal(t, len(families), len(want))
 }
