@@ -20,6 +20,24 @@ func Equal[T comparable](t testing.TB, got, want T, about ...any) bool {
 	return check(t, got == want, about, "got %s, want %s", show(got), show(want))
 }
 
+// NotEqual reports whether got != not.
+func NotEqual[T comparable](t testing.TB, got, not T, about ...any) bool {
+	t.Helper()
+	return check(t, got != not, about, "got %s", show(got))
+}
+
+// True reports whether got is true.
+func True(t testing.TB, got bool, about ...any) bool {
+	t.Helper()
+	return Equal(t, got, true, about...)
+}
+
+// False reports whether got is false.
+func False(t testing.TB, got bool, about ...any) bool {
+	t.Helper()
+	return Equal(t, got, false, about...)
+}
+
 // EqualSlices reports whether two slices have the same elements; nil and an empty one are the same.
 func EqualSlices[S ~[]E, E comparable](t testing.TB, got, want S, about ...any) bool {
 	t.Helper()
@@ -46,6 +64,12 @@ func NoError(t testing.TB, err error, about ...any) bool {
 	return check(t, err == nil, about, "%v", err)
 }
 
+// Error reports whether err is not nil.
+func Error(t testing.TB, err error, about ...any) bool {
+	t.Helper()
+	return check(t, err != nil, about, "no error")
+}
+
 // ErrorIs reports whether errors.Is(err, target).
 func ErrorIs(t testing.TB, err, target error, about ...any) bool {
 	t.Helper()
@@ -63,6 +87,12 @@ func Contains(t testing.TB, text string, parts ...string) bool {
 	t.Helper()
 	missing := slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return strings.Contains(text, part) })
 	return check(t, len(missing) == 0, nil, "%q are not in\n%s", missing, text)
+}
+
+// NotContains reports whether a text does not contain a part.
+func NotContains(t testing.TB, text, part string) bool {
+	t.Helper()
+	return check(t, !strings.Contains(text, part), nil, "%q is in\n%s", part, text)
 }
 
 // show returns a value as a failure prints it.
