@@ -205,9 +205,8 @@ func TestOtherModel_NotRegistered(t *testing.T) {
 		r := start(t, &fakeEngine{models: []string{"other/\x1b[1mx"}}, Options{Model: "org/m"})
 		r.after(time.Hour, nil)
 		s := r.Status()
-		if s.Phase != Probing || !strings.Contains(s.Reason, `serves other/\u001b[1mx, not org/m`) {
-			t.Errorf("status %+v", s)
-		}
+		assert.Equal(t, s.Phase, Probing)
+		assert.Contains(t, s.Reason, `serves other/\u001b[1mx, not org/m`)
 		assert.NoError(t, r.end())
 		wantLog(t, r.reg.lines())
 	})

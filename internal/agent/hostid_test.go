@@ -7,6 +7,7 @@ import (
 	"testing/fstest"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestHostID(t *testing.T) {
@@ -21,9 +22,8 @@ func TestHostID(t *testing.T) {
 	id := func(root fstest.MapFS, readlink func(string) (string, error)) string {
 		t.Helper()
 		got, err := HostID(root, readlink)
-		if err != nil || len(got) != 16 {
-			t.Fatalf("%q, %v", got, err)
-		}
+		require.NoError(t, err)
+		require.Len(t, got, 16)
 		return got
 	}
 	base := id(file("etc/machine-id", "abc\n"), ns("net:[1]"))
@@ -35,9 +35,7 @@ func TestHostID(t *testing.T) {
 		"nothing":         id(fstest.MapFS{}, ns("net:[1]")),
 		"uninitialized":   id(file("etc/machine-id", "uninitialized\n"), ns("net:[1]")),
 	} {
-		if got == base {
-			t.Errorf("%s: same id", name)
-		}
+		assert.NotEqual(t, got, base, "%s: same id", name)
 	}
 	assert.Equal(t, id(file("var/lib/dbus/machine-id", "abc"), ns("net:[1]")), base,
 		"the same machine id in its other place: other id")

@@ -78,9 +78,7 @@ func kindOf(t *testing.T, dir string) openai.Kind {
 	}
 	name, _, _ := strings.Cut(filepath.Base(dir), "-")
 	kind, ok := kinds[name]
-	if !ok {
-		t.Fatalf("%s begins with no kind", dir)
-	}
+	require.True(t, ok, "%s begins with no kind", dir)
 	return kind
 }
 
@@ -121,9 +119,8 @@ func TestNames(t *testing.T) {
 		"": "plain", "plain": "plain", "nixl": "nixl", "NixlConnector": "nixl", "NIXL": "nixl",
 	} {
 		c, err := connector.New(name)
-		if err != nil || c.Name() != want {
-			t.Errorf("New(%q) = %v, %v; want %s", name, c, err, want)
-		}
+		require.NoError(t, err, "New(%q)", name)
+		assert.Equal(t, c.Name(), want, "New(%q)", name)
 	}
 	_, err := connector.New("teleport")
 	assert.ErrorIs(t, err, connector.ErrUnknown, "New(teleport)")
@@ -133,9 +130,8 @@ func TestTransferParams_BadAnswer(t *testing.T) {
 	t.Parallel()
 	c := newDialect(t, "nixl")
 	for _, answer := range []string{``, `[]`, `{"kv_transfer_params":{"a":1}`, `<html>`, `{} trailing`} {
-		if h, err := c.TransferParams([]byte(answer)); err == nil {
-			t.Errorf("TransferParams(%q) = %s", answer, h.Params)
-		}
+		h, err := c.TransferParams([]byte(answer))
+		assert.Error(t, err, "TransferParams(%q) = %s", answer, h.Params)
 	}
 	for _, answer := range []string{`{}`, `{"kv_transfer_params":null}`} {
 		if h, err := c.TransferParams([]byte(answer)); err != nil || !h.Empty() {

@@ -6,6 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Each mode of MoRI-IO is a dialect, so that instances in different modes are not paired.
@@ -16,9 +17,8 @@ func TestDialectOfARecord(t *testing.T) {
 		{"", "READ"}: "nixl", {"mooncake", "WRITE"}: "mooncake",
 	} {
 		d, err := connector.OfRecord(&instance.Record{Connector: rec[0], TransferMode: rec[1]}, "nixl")
-		if err != nil || d.Name() != want {
-			t.Errorf("%q is %v, %v; want %s", rec, d, err, want)
-		}
+		require.NoError(t, err, rec)
+		assert.Equal(t, d.Name(), want, rec)
 	}
 	for _, mode := range []string{"", "push"} {
 		if d, err := connector.OfRecord(&instance.Record{Connector: "moriio", TransferMode: mode}, "nixl"); err == nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const root = "../.."
@@ -27,9 +28,8 @@ func TestRegisteredNames(t *testing.T) {
 	for _, f := range files {
 		names := testkit.ReadFile(t, f)
 		for name := range strings.FieldsSeq(string(names)) {
-			if _, ok := connector.OfClass(name); !ok {
-				t.Errorf("%s: %s is not known", f, name)
-			}
+			_, ok := connector.OfClass(name)
+			assert.True(t, ok, "%s: %s is not known", f, name)
 		}
 	}
 }
@@ -46,9 +46,8 @@ func TestClasses(t *testing.T) {
 		short, err := connector.Canonical(c.Name)
 		switch {
 		case c.Itself != "":
-			if err != nil || short != connector.MoRIIO {
-				t.Errorf("%+v is %q, %v", c, short, err)
-			}
+			require.NoError(t, err, c)
+			assert.Equal(t, short, connector.MoRIIO, c)
 		case c.Refused != "":
 			if !errors.Is(err, connector.ErrUnknown) || !strings.Contains(err.Error(), c.Refused) || !strings.Contains(err.Error(), c.Page) || c.Dialect != "" {
 				t.Errorf("%+v: %v", c, err)
@@ -62,9 +61,8 @@ func TestClasses(t *testing.T) {
 			t.Errorf("Canonical(%q) = %q, %v", name, got, err)
 		}
 	}
-	if got, ok := connector.OfClass("nixl"); ok {
-		t.Errorf("a dialect is the class %+v", got)
-	}
+	got, ok := connector.OfClass("nixl")
+	assert.False(t, ok, "a dialect is the class %+v", got)
 }
 
 // The table of docs/connectors matches the code.
@@ -86,9 +84,8 @@ func TestDocsTable_MatchesCode(t *testing.T) {
 		fmt.Fprintf(&b, "| `%s` | [%s](%s) | %s |\n", c.Name, here, page, more)
 	}
 	doc, err := os.ReadFile(filepath.Join(root, "docs/connectors/README.md"))
-	if err != nil || !strings.Contains(string(doc), b.String()) {
-		t.Errorf("docs/connectors/README.md does not hold this table (%v):\n%s", err, b.String())
-	}
+	require.NoError(t, err)
+	assert.Contains(t, string(doc), b.String())
 	for _, name := range connector.Names() {
 		if strings.HasPrefix(name, connector.MoRIIO) {
 			name = connector.MoRIIO // two modes, one page

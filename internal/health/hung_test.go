@@ -213,9 +213,7 @@ func TestTracker_HungCore(t *testing.T) {
 				t.Errorf("%s: not held against it: %s", role, tr.SilentFor(in.Key))
 			}
 			time.Sleep(time.Minute) // its API server answers probes
-			if tr.Available(in.Key) {
-				t.Fatal("readmitted without a trial")
-			}
+			require.False(t, tr.Available(in.Key), "readmitted without a trial")
 			resume()
 			for begun := time.Now(); !tr.Available(in.Key); time.Sleep(100 * time.Millisecond) {
 				if time.Since(begun) > 30*time.Second {
@@ -329,9 +327,8 @@ func TestTracker_PauseOfACore(t *testing.T) {
 				time.Sleep(4 * time.Minute) // a pause counts even if it is no longer than the last one
 			}
 			resume := c.hang("d:1")
-			if ejected, after := waitEjected(tr, in, pause); ejected {
-				t.Fatalf("pause of %s: ejected after %s", pause, after)
-			}
+			ejected, after := waitEjected(tr, in, pause)
+			require.False(t, ejected, "pause of %s: ejected after %s", pause, after)
 			resume()
 			c.set(func() { c.changing["d:1"] = true })
 			waitEjected(tr, in, 5*time.Second)
@@ -417,20 +414,15 @@ func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 			for range 3 {
 				tr.Strike(in, "m", "first_byte_timeout", timedOut)
 			}
-			if tr.Unreachable(in.Key) || tr.Available(in.Key) {
-				t.Fatal("not ejected, or not as at first")
-			}
+			require.False(t, tr.Unreachable(in.Key), "not ejected, or not as at first")
+			require.False(t, tr.Available(in.Key), "not ejected, or not as at first")
 			time.Sleep(20 * time.Second)
-			if tr.Available(in.Key) == timedOut {
-				t.Errorf("timed out %t: available %t", timedOut, tr.Available(in.Key))
-			}
+			assert.NotEqual(t, tr.Available(in.Key), timedOut, "timed out: available")
 			// It has failed a trial, so it is excluded even if most instances are ejected.
 			assert.Equal(t, tr.Unreachable(in.Key), timedOut, "timed out: unreachable")
 			resume()
 			time.Sleep(30 * time.Second)
-			if !tr.Available(in.Key) {
-				t.Error("not readmitted")
-			}
+			assert.True(t, tr.Available(in.Key), "not readmitted")
 		})
 	}
 }
@@ -463,9 +455,7 @@ func TestTracker_RefusedTrialReadmits(t *testing.T) {
 			tr.Strike(in, "m", "first_byte_timeout", true)
 		}
 		time.Sleep(2 * time.Second)
-		if !tr.Available(in.Key) {
-			t.Error("not readmitted")
-		}
+		assert.True(t, tr.Available(in.Key), "not readmitted")
 	})
 }
 
@@ -479,9 +469,8 @@ func TestTracker_TrialNotSent(t *testing.T) {
 			tr.Strike(in, "m", "first_byte_timeout", true)
 		}
 		time.Sleep(time.Minute)
-		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
-			t.Errorf("available %t, unreachable %t", tr.Available(in.Key), tr.Unreachable(in.Key))
-		}
+		assert.False(t, tr.Available(in.Key))
+		assert.False(t, tr.Unreachable(in.Key))
 		c.set(func() {
 			if len(c.results) > 0 {
 				t.Errorf("results %v", c.results)
@@ -489,9 +478,7 @@ func TestTracker_TrialNotSent(t *testing.T) {
 			c.unsent["d:1"] = false
 		})
 		time.Sleep(8 * time.Second)
-		if !tr.Available(in.Key) {
-			t.Error("not readmitted")
-		}
+		assert.True(t, tr.Available(in.Key), "not readmitted")
 	})
 }
 

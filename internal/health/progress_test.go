@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // reading returns the metrics of an engine with one rank.
@@ -105,9 +106,8 @@ func TestTracker_ProgressNotObservable(t *testing.T) {
 	} {
 		run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
 			tr.Observe(in.Key, reading(nil))
-			if _, _, observable := tr.Progress(in.Key); !observable {
-				t.Fatal("not observable with all samples")
-			}
+			_, _, observable := tr.Progress(in.Key)
+			require.True(t, observable, "not observable with all samples")
 			tr.Observe(in.Key, ranks)
 			if last, _, observable := tr.Progress(in.Key); observable || !last.IsZero() {
 				t.Errorf("%s: observable, progress at %s", name, last)

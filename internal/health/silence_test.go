@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func instanceAt(role instance.Role, address string) *instance.Instance {
@@ -53,9 +54,8 @@ func TestSilence_AllSilentNotEjected(t *testing.T) {
 				}
 				resume()
 				synctest.Wait()
-				if tr.Trouble() || tr.SilentFor(all[0].Key) != 0 {
-					t.Error("it answers, and something is held against it")
-				}
+				assert.False(t, tr.Trouble(), "it answers, and something is held against it")
+				assert.Equal(t, tr.SilentFor(all[0].Key), 0, "it answers, and something is held against it")
 			})
 		})
 	}
@@ -72,9 +72,8 @@ func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Du
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	if !tr.Unreachable(in.Key) || !tr.Silent(in.Key) {
-		t.Fatal("it is ejected, and not as silent")
-	}
+	require.True(t, tr.Unreachable(in.Key), "it is ejected, and not as silent")
+	require.True(t, tr.Silent(in.Key), "it is ejected, and not as silent")
 	return time.Since(begun)
 }
 
@@ -139,9 +138,7 @@ func TestSilence_EndsWhileEjected(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			eng.answer(nil)
 			time.Sleep(3 * time.Second)
-			if !tr.Available(in.Key) {
-				t.Fatalf("%s: it answers, and is not back", name)
-			}
+			require.True(t, tr.Available(in.Key), "%s: it answers, and is not back", name)
 			defer eng.hang("d:1")()
 			if d := silentTime(t, tr, in); d > 2*time.Second {
 				t.Errorf("%s: ejected after %s of silence", name, d)
@@ -177,14 +174,10 @@ func TestPeer_AnswerBeforeMachineStall(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		later := eng.hang("d:2")
 		time.Sleep(30 * time.Second)
-		if !tr.Available(in.Key) {
-			t.Error("ejected while its peer is silent too")
-		}
+		assert.True(t, tr.Available(in.Key), "ejected while its peer is silent too")
 		later()
 		time.Sleep(11 * time.Second)
-		if tr.Available(in.Key) {
-			t.Error("its peer is back, it is not, and it is still in")
-		}
+		assert.False(t, tr.Available(in.Key), "its peer is back, it is not, and it is still in")
 		resume()
 	})
 }
@@ -210,9 +203,7 @@ func TestSilence_EndedByRequestBytes(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			received.Add(1)
 			time.Sleep(500 * time.Millisecond)
-			if !tr.Available(in.Key) {
-				t.Fatal("ejected although requests received bytes from it")
-			}
+			require.True(t, tr.Available(in.Key), "ejected although requests received bytes from it")
 		}
 		time.Sleep(10 * time.Second)
 		silentTime(t, tr, in)
@@ -254,9 +245,8 @@ func TestTracker_PeersShareAModel(t *testing.T) {
 			resume := eng.hang("d:1")
 			tr.Suspect(in)
 			time.Sleep(time.Minute)
-			if tr.Available(in.Key) == tc.ejected {
-				t.Errorf("beside %s of %v: ejected %t", tc.role, tc.models, !tc.ejected)
-			}
+			assert.NotEqual(t, tr.Available(in.Key), tc.ejected,
+				"beside %s of %v: ejected %t", tc.role, tc.models, !tc.ejected)
 			resume()
 			time.Sleep(time.Second)
 		})

@@ -39,9 +39,7 @@ func TestProbeStatic(t *testing.T) {
 				go func() { defer close(done); tr.ProbeStatic(ctx) }()
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				if tr.Trouble() {
-					t.Error("something is held against an instance that answers")
-				}
+				assert.False(t, tr.Trouble(), "something is held against an instance that answers")
 				assert.Equal(t, (eng.probes() > 0), tc.probed)
 				eng.answer(errDead)
 				time.Sleep(10 * time.Second)
@@ -52,9 +50,7 @@ func TestProbeStatic(t *testing.T) {
 				eng.answer(nil)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				if !tr.Available(in.Key) {
-					t.Error("it answers, and is still ejected")
-				}
+				assert.True(t, tr.Available(in.Key), "it answers, and is still ejected")
 				cancel()
 				<-done
 			})

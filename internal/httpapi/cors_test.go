@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -128,8 +129,7 @@ func TestCORS_OnEveryAnswer(t *testing.T) {
 		"a stream": ask("k", stream), "no key": ask("", stream), "a wrong key": ask("x", stream),
 		"a panic": ask("k", func(forward.Client, *http.Request) { panic("bug") }),
 	} {
-		if h.Get("Access-Control-Allow-Origin") != "https://a.example" || h.Get("Vary") != "Origin" {
-			t.Errorf("%s: %v", name, h)
-		}
+		assert.Equal(t, h.Get("Access-Control-Allow-Origin"), "https://a.example", name)
+		assert.Equal(t, h.Get("Vary"), "Origin", name)
 	}
 }

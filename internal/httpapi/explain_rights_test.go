@@ -35,9 +35,8 @@ func TestExplain_RequiresAdminKey(t *testing.T) {
 		{"Authorization", "Bearer secret", 200}, {"X-Api-Key", "secret", 200},
 	} {
 		code, _, body := call(t, http.MethodPost, s.URL+"/route", "{}", tc.header, tc.key)
-		if code != tc.code || (body == "explained") != (code == 200) {
-			t.Errorf("%s %q: %d %s", tc.header, tc.key, code, body)
-		}
+		assert.Equal(t, code, tc.code, "%s %q: %s", tc.header, tc.key, body)
+		assert.Equal(t, body == "explained", code == 200, "%s %q: %s", tc.header, tc.key, body)
 	}
 	_, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", "application/json")
 	assert.Contains(t, body, `"POST /route"`)

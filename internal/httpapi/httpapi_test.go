@@ -338,9 +338,7 @@ func TestStatus(t *testing.T) {
 		if views["10.0.0.3:1"] != "ejectedcannot connect" || views["10.0.0.9:1"] != "rejectedbroken JSON" || views["10.0.0.2:1"] != "" {
 			t.Errorf("views %v", views)
 		}
-		if strings.ContainsRune(body, 0x1b) {
-			t.Error("an escape character came through")
-		}
+		assert.False(t, strings.ContainsRune(body, 0x1b), "an escape character came through")
 	}
 }
 
@@ -609,15 +607,13 @@ func TestAdmin_MessagesAndErrors(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, _, got := call(t, http.MethodPost, s.URL+"/instances/"+tc.path, tc.body, "Content-Type", "application/json", "X-Api-Key", "secret")
-			if code != tc.code || !strings.Contains(got, tc.says) {
-				t.Errorf("%d %s", code, got)
-			}
+			assert.Equal(t, code, tc.code)
+			assert.Contains(t, got, tc.says)
 		})
 	}
 	code, _, got := call(t, http.MethodPost, s.URL+"/instances/add", `{"type":"decode","instance":"a:1"}`, "X-Api-Key", "secret", "Content-Type", "text/plain")
-	if code != 400 || !strings.Contains(got, "application/json") {
-		t.Errorf("content type: %d %s", code, got)
-	}
+	assert.Equal(t, code, 400, "content type")
+	assert.Contains(t, got, "application/json")
 }
 
 func TestSplitListeners(t *testing.T) {

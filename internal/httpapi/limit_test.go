@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -59,9 +60,8 @@ func TestConnectionLimit_CORS(t *testing.T) {
 		}
 		return r
 	}
-	if !httpapi.ExemptFromLimit(request(http.MethodOptions, "/v1/completions")) {
-		t.Error("a preflight request is refused")
-	}
+	assert.True(t, httpapi.ExemptFromLimit(request(http.MethodOptions, "/v1/completions")),
+		"a preflight request is refused")
 	for _, tc := range []struct {
 		path, allowed, want string
 	}{
@@ -212,9 +212,8 @@ func TestLateTrailer(t *testing.T) {
 			_, _ = io.WriteString(client, "X-Sum: 1\r\n\r\n")
 		})
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Errorf("%v, %v", resp, err)
-		}
+		require.NoError(t, err)
+		assert.Equal(t, resp.StatusCode, http.StatusOK)
 	}
 	for range 10 { // the race detector needs a read next to the write
 		synctest.Test(t, round)

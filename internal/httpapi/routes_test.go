@@ -22,9 +22,7 @@ import (
 func registered(t *testing.T, h http.Handler) map[routes.Route]bool {
 	t.Helper()
 	e, ok := h.(*gin.Engine)
-	if !ok {
-		t.Fatalf("handler is %T, want *gin.Engine", h)
-	}
+	require.True(t, ok, "handler is %T, want *gin.Engine", h)
 	out := map[routes.Route]bool{}
 	for _, r := range e.Routes() {
 		out[routes.Of(r.Method, r.Path)] = true
@@ -85,9 +83,7 @@ func TestTable_EveryVLLMRoute(t *testing.T) {
 		switch row.Verdict {
 		case routes.PD, routes.Passed, routes.FannedTo, routes.Answered:
 		case routes.Refused:
-			if row.Note == "" {
-				t.Errorf("%s is refused without a reason", row.Route)
-			}
+			assert.NotEqual(t, row.Note, "", "%s is refused without a reason", row.Route)
 		default:
 			t.Errorf("%s: %q is no verdict", row.Route, row.Verdict)
 		}
@@ -107,9 +103,7 @@ func TestTable_MatchesCode(t *testing.T) {
 	for _, row := range rows {
 		has := code[row.Route]
 		delete(code, row.Route)
-		if has == (row.Verdict == routes.Refused) {
-			t.Errorf("%s is %s, and in the code: %t", row.Route, row.Verdict, has)
-		}
+		assert.NotEqual(t, has, row.Verdict == routes.Refused, "%s is %s, and in the code", row.Route, row.Verdict)
 	}
 	for _, route := range own {
 		if !code[route] {
@@ -163,13 +157,9 @@ func TestDocs_OperatorRoutes(t *testing.T) {
 				movable[name], found = true, true
 			}
 		}
-		if !found {
-			t.Errorf("%s is not on the page as a route that moves", route)
-		}
+		assert.True(t, found, "%s is not on the page as a route that moves", route)
 	}
 	for name, moves := range movable {
-		if !moves {
-			t.Errorf("%s is on the page as a route that moves", name)
-		}
+		assert.True(t, moves, "%s is on the page as a route that moves", name)
 	}
 }

@@ -63,9 +63,8 @@ func TestStatus(t *testing.T) {
 				t.Errorf("state=%s: %v", tc.status, err)
 			}
 			assert.Equal(t, in.CanServe(tc.opinion), tc.serves, "it serves")
-			if in.View != before.View || in.Reason != before.Reason {
-				t.Error("the instance itself has changed")
-			}
+			assert.Equal(t, in.View, before.View, "the instance itself has changed")
+			assert.Equal(t, in.Reason, before.Reason, "the instance itself has changed")
 		})
 	}
 }

@@ -94,12 +94,8 @@ func TestAwait(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if !instance.Await(ended, p.snapshot, at(1)) {
-			t.Error("false for a snapshot that is current")
-		}
-		if instance.Await(ended, p.snapshot, at(2)) {
-			t.Error("true although the context has ended")
-		}
+		assert.True(t, instance.Await(ended, p.snapshot, at(1)), "false for a snapshot that is current")
+		assert.False(t, instance.Await(ended, p.snapshot, at(2)), "true although the context has ended")
 		met := make(chan bool, 1)
 		go func() { met <- instance.Await(t.Context(), p.snapshot, at(3)) }()
 		for _, revision := range []int64{2, 3} {

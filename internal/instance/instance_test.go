@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestParseAddress(t *testing.T) {
@@ -52,9 +53,8 @@ func TestParseAddress(t *testing.T) {
 		t.Run(tc.in, func(t *testing.T) {
 			t.Parallel()
 			got, err := instance.ParseAddress(tc.in)
-			if got != tc.want || (err == nil) != (tc.says == "") {
-				t.Fatalf("ParseAddress(%q) = %q, %v", tc.in, got, err)
-			}
+			require.Equal(t, got, tc.want, "ParseAddress(%q): %v", tc.in, err)
+			require.Equal(t, err == nil, tc.says == "", "ParseAddress(%q): %v", tc.in, err)
 			if err != nil && (!errors.Is(err, instance.ErrAddress) || !strings.Contains(err.Error(), tc.says)) {
 				t.Fatalf("error %v, want ErrAddress with %q", err, tc.says)
 			}
@@ -112,9 +112,8 @@ func TestIncarnation(t *testing.T) {
 	t.Parallel()
 	a := &instance.Instance{CreateRevision: 5}
 	b := &instance.Instance{CreateRevision: 5, Record: instance.Record{ID: "x"}}
-	if a.Incarnation() != "rev-5" || b.Incarnation() != "x" {
-		t.Errorf("%q, %q", a.Incarnation(), b.Incarnation())
-	}
+	assert.Equal(t, a.Incarnation(), "rev-5")
+	assert.Equal(t, b.Incarnation(), "x")
 }
 
 func TestWeight(t *testing.T) {
@@ -123,9 +122,8 @@ func TestWeight(t *testing.T) {
 	assert.Equal(t, in.Weight(), instance.DefaultWeight, "without one it")
 	for w, usable := range map[int]bool{0: false, 1: true, 300: true} {
 		in.Record.Weight = &w
-		if in.Weight() != w || in.Usable() != usable {
-			t.Errorf("weight %d: %d, usable %t", w, in.Weight(), in.Usable())
-		}
+		assert.Equal(t, in.Weight(), w)
+		assert.Equal(t, in.Usable(), usable)
 	}
 }
 

@@ -37,7 +37,6 @@ func TestServes(t *testing.T) {
 			assert.Equal(t, facts.Serves(tc.want, tc.strict), tc.match)
 		})
 	}
-	if (&instance.Facts{Models: []string{"a/"}, Roots: []string{"/"}}).Serves("b/", false) {
-		t.Error("b/ matched a/")
-	}
+	assert.False(t, (&instance.Facts{Models: []string{"a/"}, Roots: []string{"/"}}).Serves("b/", false),
+		"b/ matched a/")
 }

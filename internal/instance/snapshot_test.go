@@ -53,8 +53,7 @@ func TestSnapshotFindsMembers(t *testing.T) {
 		for _, r := range instance.Roles() {
 			require.Equal(t, len(s.Usable(r)), usable[r], "usable in %s", r)
 		}
-		if in, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "10.0.0.99:1"}); ok {
-			t.Fatalf("found %+v", in)
-		}
+		in, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "10.0.0.99:1"})
+		require.False(t, ok, "found %+v", in)
 	}
 }

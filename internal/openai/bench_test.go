@@ -56,9 +56,7 @@ func BenchmarkParse(b *testing.B) {
 				require.NoError(b, err)
 				e := r.NewEdit()
 				e.Set(request.FieldMaxTokens, "1")
-				if e.Body().Len() == 0 {
-					b.Fatal("empty")
-				}
+				require.NotEqual(b, e.Body().Len(), 0, "empty")
 			}
 		})
 	}

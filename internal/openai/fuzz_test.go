@@ -77,9 +77,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if !object {
-			t.Fatalf("accepted %q", body)
-		}
+		require.True(t, object, "accepted %q", string(body))
 		var model string
 		if raw := lastOf(members, "model"); raw != nil {
 			require.NoError(t, json.Unmarshal(raw, &model), "took the model %s", string(raw))
@@ -220,9 +218,7 @@ func FuzzEvents(f *testing.F) {
 			sent = append(sent, buf[:end]...)
 			buf = bytes.Clone(buf[end:])
 			seen = len(buf)
-			if edge.Match(buf) {
-				t.Fatalf("%q in reads of %v: a whole event was held back in %q", stream, cuts, buf)
-			}
+			require.False(t, edge.Match(buf), "%q in reads of %v: a whole event was held back in %q", stream, cuts, buf)
 		}
 		if joined := append(sent, buf...); !bytes.Equal(joined, stream) {
 			t.Fatalf("%q in reads of %v became %q", stream, cuts, joined)
@@ -318,9 +314,7 @@ func FuzzAnswer(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !json.Valid(changed) {
-			t.Fatalf("%q became %q", answer, changed)
-		}
+		require.True(t, json.Valid(changed), "%q became %q", answer, changed)
 		for _, kind := range openai.Generating() {
 			hidden(t, kind, answer, members)
 		}

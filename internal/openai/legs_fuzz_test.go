@@ -200,9 +200,7 @@ func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes m
 func checkObject(t *testing.T, what string, body, got []byte, changes map[string]change, nested bool) {
 	t.Helper()
 	members, ok := rawMembers(got)
-	if !ok {
-		t.Fatalf("%s of %q is no object: %q", what, body, got)
-	}
+	require.True(t, ok, "%s of %q is no object: %q", what, body, got)
 	sent, _ := rawMembers(body)
 	want := wantMembers(sent, changes, nested)
 	var added []string
@@ -278,9 +276,8 @@ func FuzzLegs(f *testing.F) {
 			own := params[name].Decode != nil // the params come from the pair, not from prefill's answer
 			if !h.Empty() && !own {
 				said, _ := rawMembers(answer)
-				if !bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")) {
-					t.Fatalf("%s hands over %q of %q", name, h.Params, answer)
-				}
+				require.True(t, bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")),
+					"%s hands over %q of %q", name, h.Params, answer)
 				changes["kv_transfer_params"] = change{value: string(h.Params), add: true}
 			}
 			if r.MayBeStored() {
@@ -291,9 +288,7 @@ func FuzzLegs(f *testing.F) {
 			}
 			checkLeg(t, name+" decode", body, c.Decode(r, pair(), h).Body, changes)
 		}
-		if !bytes.Equal(body, sent) {
-			t.Fatal("the client's body was changed")
-		}
+		require.True(t, bytes.Equal(body, sent), "the client's body was changed")
 	})
 }
 

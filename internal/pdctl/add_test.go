@@ -47,9 +47,8 @@ func TestAddListRemove(t *testing.T) {
 	}
 	assert.NoDiff(t, want, first)
 	_, table, _ := r.run("list", "decode")
-	if strings.Contains(table, p) || !strings.Contains(table, "decode  "+d+"  ready  -    -          100     static  org/m   -") {
-		t.Errorf("list decode:\n%s", table)
-	}
+	assert.NotContains(t, table, p)
+	assert.Contains(t, table, "decode  "+d+"  ready  -    -          100     static  org/m   -")
 
 	r.want(0, removed("prefill", p), "remove", "prefill", p, "prefill/"+p, "--reason", "test")
 	r.want(1, "prefill/"+p+": failed: there is no such instance; see pdctl list\n", "remove", "prefill", p)
@@ -144,9 +143,8 @@ func TestAddWait(t *testing.T) {
 		"add", "decode", dead, "--wait", "--model", "m")
 	assert.Contains(t, errs, "no proxy uses this etcd now")
 	got := r.listings()
-	if len(got.Instances) != 1 || got.Instances[0].View != instance.Pending {
-		t.Fatalf("%+v", got)
-	}
+	require.Len(t, got.Instances, 1)
+	require.Equal(t, got.Instances[0].View, instance.Pending)
 	_, out, _ := r.run("get", "decode/"+dead)
 	if !strings.HasPrefix(out, "state     pending\nreason    waits for the instance to answer\n\npending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
 		t.Errorf("get:\n%s", out)

@@ -43,9 +43,8 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	for _, m := range regexp.MustCompile(`(?m)^(\S+): password (\S+)$`).FindAllStringSubmatch(out, -1) {
 		passwords[m[1]] = m[2]
 	}
-	if len(passwords) != 5 || strings.Contains(out, "from a file") {
-		t.Fatalf("passwords of %d users in\n%s", len(passwords), out)
-	}
+	require.Len(t, passwords, 5, "passwords of users in")
+	require.NotContains(t, out, "from a file")
 	return r, func(user string) *clientv3.Client {
 		t.Helper()
 		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
@@ -105,9 +104,7 @@ func TestUsers_Permissions(t *testing.T) {
 		_, err := cli.UserAdd(ctx, "mallory", "x")
 		assert.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "%s adds users", user)
 		w := <-cli.Watch(clientv3.WithRequireLeader(ctx), "mooncake/", clientv3.WithPrefix())
-		if w.Err() == nil {
-			t.Errorf("%s watches Mooncake's keys", user)
-		}
+		assert.Error(t, w.Err(), "%s watches Mooncake's keys", user)
 	}
 }
 
@@ -208,9 +205,8 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	})
 	// A proxy can read the lease of an agent; only the agent can revoke it.
 	resp, err := proxy.Get(ctx, layout.Instance(decode))
-	if err != nil || len(resp.Kvs) != 1 {
-		t.Fatalf("%v %v", resp, err)
-	}
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
 	lease := clientv3.LeaseID(resp.Kvs[0].Lease)
 	if ttl, err := proxy.TimeToLive(ctx, lease); err != nil || ttl.TTL <= 0 {
 		t.Errorf("time to live: %+v, %v", ttl, err)

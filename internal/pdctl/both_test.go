@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An engine in both roles is added and removed with one command.
@@ -16,9 +17,8 @@ func TestAddBoth(t *testing.T) {
 	added := "prefill/" + e + ": added, serves org/m\ndecode/" + e + ": added, serves org/m\n"
 	r.want(0, added, "add", "both", e, "--connector", "nixl")
 	got := r.listings()
-	if len(got.Instances) != 2 || got.Instances[0].Revision != got.Instances[1].Revision {
-		t.Errorf("not one transaction: %+v", got)
-	}
+	require.Len(t, got.Instances, 2, "not one transaction")
+	assert.Equal(t, got.Instances[0].Revision, got.Instances[1].Revision, "not one transaction")
 	_, out, _ := r.run("get", "prefill", e)
 	assert.Contains(t, out, "kv_both")
 	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "already exists; not changed"), "add", "both", e)

@@ -79,9 +79,7 @@ func TestExamples(t *testing.T) {
 				calls++
 			}
 		}
-		if calls == 0 {
-			t.Errorf("%s has no example of itself", name)
-		}
+		assert.NotEqual(t, calls, 0, "%s has no example of itself", name)
 	}
 }
 

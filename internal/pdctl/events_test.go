@@ -75,9 +75,8 @@ func TestEvents(t *testing.T) {
 		completes(t, s, 20, 21, 22, 23, 24, 25, 26, 27, 28)
 		completes(t, s, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32)
 		code, out, errs := r.run("events", "prefill", address, "--past", "--count", "2")
-		if code != 0 || !printed.MatchString(out) {
-			t.Errorf("%s: exit %d\n%s%s", version, code, out, errs)
-		}
+		assert.Equal(t, code, 0, "%s: exit\n%s", version, errs)
+		assert.True(t, printed.MatchString(out), "%s: exit\n%s", version, errs)
 	}
 }
 

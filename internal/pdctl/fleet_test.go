@@ -73,9 +73,7 @@ func TestRevert(t *testing.T) {
 		"- decode/"+a+"\n    - ", "+ override/decode/"+a+"\n    + {", "~ override/decode/"+b+"\n    - ", "+ decode/"+d+"\n",
 		"- limits/team-a\n    - { \"rate\": 1}\n", "+ override/decode/10.0.0.9:8200\n", "+ override/prefill/"+d, "(for a time)",
 	)
-	if strings.Contains(out, "decode/"+d+"\n    - ") {
-		t.Errorf("what was undone is shown:\n%s", out)
-	}
+	assert.NotContains(t, out, "decode/"+d+"\n    - ")
 	before := r.operated()
 	assert.Contains(t, r.ok("revert", at, "--dry-run"), "Dry run: nothing is written.")
 	assert.NoDiff(t, before, r.operated())
@@ -143,9 +141,7 @@ func TestRevertConflicts(t *testing.T) {
 	if _, err := s.Edits.Write(t.Context(), fleet, values, "revert", ""); err == nil || err.Error() != "override/decode/10.0.0.1:8200: changed by another program" {
 		t.Errorf("%v", err)
 	}
-	if got := r.operated()["/pd/override/decode/10.0.0.2:8200"]; got == "" {
-		t.Error("a part of the transaction was written")
-	}
+	assert.NotEqual(t, r.operated()["/pd/override/decode/10.0.0.2:8200"], "", "a part of the transaction was written")
 	// Audit entries of an older release have no values.
 	r.put("/pd/audit/0", `{"v":1,"who":"old","what":"drain","role":"decode","address":"10.0.0.1:8200"}`)
 	assert.Contains(t, r.want(1, "", "revert", at), "(drain of decode/10.0.0.1:8200 by old) lacks the values")
@@ -220,9 +216,7 @@ func TestApply_SeveralDocumentsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "---\nstatics: {decode/10.0.0.1:8200: {}}\n---\nstatics: {decode/10.0.0.2:8200: {}}\n")
 	assert.Contains(t, r.want(2, "", "apply", "-f", path, "--prune"), "more than one YAML document")
-	if keys := r.operated(); keys["/pd/decode/10.0.0.2:8200"] == "" {
-		t.Errorf("an instance of the second document is deleted: %v", keys)
-	}
+	assert.NotEqual(t, r.operated()["/pd/decode/10.0.0.2:8200"], "", "an instance of the second document is deleted")
 }
 
 // A revision that does not exist yet is an error that names etcd's current one.

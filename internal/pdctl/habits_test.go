@@ -205,9 +205,8 @@ func TestWatchOfLists(t *testing.T) {
 	t.Parallel()
 	away := testkit.FreePort(t)
 	code, _, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": away}, "wait", "--for", "state=ready", "--timeout", "1s")
-	if code != 4 || strings.Count(errs, "etcd does not answer: "+away+" (") != 2 {
-		t.Errorf("exit %d\n%s", code, errs)
-	}
+	assert.Equal(t, code, 4, "exit\n%s", errs)
+	assert.Equal(t, strings.Count(errs, "etcd does not answer: "+away+" ("), 2, "exit\n%s", errs)
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
 	out, stop := r.background("list", "--watch")

@@ -110,9 +110,8 @@ func TestHistorySinceWithWrongClocks(t *testing.T) {
 		}
 		at += i
 	}
-	if strings.Contains(out, "registered: ready decode/"+x) || strings.Count(out, "late") != 1 {
-		t.Errorf("changes before the time: %s", out)
-	}
+	assert.NotContains(t, out, "registered: ready decode/"+x)
+	assert.Equal(t, strings.Count(out, "late"), 1, "changes before the time")
 }
 
 // The history of an instance includes registrations at keys with a non-canonical address.

@@ -102,9 +102,8 @@ func TestUsage(t *testing.T) {
 		}
 		return nil
 	})
-	if stop(true); twice.has("did not answer") == nil {
-		t.Errorf("a proxy that is named twice: %s", twice)
-	}
+	stop(true)
+	assert.Error(t, twice.has("did not answer"), "a proxy that is named twice: %s", twice)
 	// A proxy registered in etcd is queried at its admin URL.
 	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"[::]:8000","admin_url":"`+one+`"}`)
 	r.put("/pd/proxies/q", `{"v":1,"id":"q","address":"`+strings.TrimPrefix(two, "http://")+`"}`) // of an older release
@@ -171,9 +170,8 @@ func TestProxyRequiresACertificate(t *testing.T) {
 		{[]string{"--proxy-ca", cert, "--proxy-cert", cert, "--proxy-key", private}, 0, ""},
 	} {
 		code, _, errs := execute(t.Context(), nil, append([]string{"list", "--proxy", server.URL}, tc.flags...)...)
-		if code != tc.code || !strings.HasPrefix(errs, tc.says) {
-			t.Errorf("%v: %d %s", tc.flags, code, errs)
-		}
+		assert.Equal(t, code, tc.code, "%v: %s", tc.flags, errs)
+		assert.True(t, strings.HasPrefix(errs, tc.says), "%v: %s", tc.flags, errs)
 	}
 	r := newRig(t)
 	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"10.0.0.9:8000","admin_url":"`+server.URL+`"}`)

@@ -56,9 +56,7 @@ func TestExport_CopiesFleet(t *testing.T) {
 	}
 	want := old.raw("/pd/")
 	for _, key := range []string{"/pd/pending/decode/127.0.0.1:1", "/pd/override/prefill/10.0.0.1:8100"} {
-		if want[key] == "" {
-			t.Fatalf("%s is not in %v", key, want)
-		}
+		require.NotEqual(t, want[key], "", "%s is not in %v", key, want)
 		delete(want, key)
 	}
 	old.put("/pd/prefill/no-port", "")
@@ -71,9 +69,7 @@ func TestExport_CopiesFleet(t *testing.T) {
 	old.leased("/pd/decode/10.0.0.7:8200", `{"v":1,"id":"X"}`)
 
 	path, notes := old.export()
-	if strings.Contains(notes, "10.0.0.5:8100") {
-		t.Errorf("a role that a proxy chose is named:\n%s", notes)
-	}
+	assert.NotContains(t, notes, "10.0.0.5:8100")
 	require.Contains(t, notes, "override/prefill/10.0.0.4:8100: left out: it keeps an engine in one role; set it again: pdctl role decode 10.0.0.4:8100\n", "pdctl role decode 10.0.0.9:8100; pdctl weight prefill 10.0.0.9:8100 20\n", "override/decode/10.0.0.6:8100: left out: it has a time limit\n", "decode/127.0.0.1:1: left out: it waits", "override/prefill/10.0.0.1:8100: left out: it has a time limit", "prefill/no-port: left out: ", "prefill/10.0.0.8:8100: left out: ")
 	fresh.ok("apply", "--dry-run", "-f", path)
 	require.Len(t, fresh.raw("/"), 0, "the dry run wrote")

@@ -59,7 +59,6 @@ d: decode needs 1 instance and has 0.5: REASON. Start more engines, or move one 
 e: no advice yet: REASON. Send streamed requests with answers of 8 tokens or more
 e: no advice yet for decode: REASON. Start more engines, or move one that has both roles: pdctl role decode HOST:PORT
 `
-	if code != 0 || strings.TrimSpace(out) != strings.TrimSpace(want) {
-		t.Errorf("exit %d\n%s%s\nwant\n%s", code, out, errs, want)
-	}
+	assert.Equal(t, code, 0, "exit\n%s\nwant", errs)
+	assert.Equal(t, strings.TrimSpace(out), strings.TrimSpace(want), "exit\n%s\nwant", errs)
 }

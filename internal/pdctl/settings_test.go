@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,13 +47,10 @@ func TestSettingsFile(t *testing.T) {
 			// With or without a command, nothing is done.
 			for _, args := range [][]string{{"--print-config"}, {"remove", "prefill", "10.0.0.7:1", "--print-config"}} {
 				code, out, errs := execute(t.Context(), env, append(args, tc.args...)...)
-				if code != 0 || errs != "" {
-					t.Fatalf("exit %d: %s", code, errs)
-				}
+				require.Equal(t, code, 0)
+				require.Equal(t, errs, "")
 				require.Contains(t, out, tc.want...)
-				if strings.Contains(out, "secret") {
-					t.Errorf("a secret is shown\n%s", out)
-				}
+				assert.NotContains(t, out, "secret")
 			}
 		})
 	}

@@ -108,9 +108,8 @@ func TestList_ReasonForDown(t *testing.T) {
 			t.Errorf("%q is not the reason of %+v, or not in\n%s", want, got[i], table)
 		}
 	}
-	if !strings.Contains(table, "down (connection refused)") || !regexp.MustCompile(`disks; ends in (59|60)m`).MatchString(table) {
-		t.Errorf("%s", table)
-	}
+	assert.Contains(t, table, "down (connection refused)")
+	assert.True(t, regexp.MustCompile(`disks; ends in (59|60)m`).MatchString(table))
 	if left := time.Until(*got[4].Ends); left < 30*time.Minute || left > time.Hour+time.Second {
 		t.Errorf("the cordon ends in %s", left)
 	}
@@ -270,9 +269,8 @@ func TestHostileEntries_Escaped(t *testing.T) {
 	} {
 		code, out, errs := r.run(args...)
 		assert.Equal(t, code, 0, "%v: exit\n%s%s", args, out, errs)
-		if strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff") {
-			t.Errorf("%v: control characters in %q", args, out+errs)
-		}
+		assert.False(t, strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff"),
+			"%v: control characters in %q", args, out+errs)
 		if len(out) > 200<<10 {
 			t.Errorf("%v: %d bytes of output", args, len(out))
 		}
@@ -282,9 +280,7 @@ func TestHostileEntries_Escaped(t *testing.T) {
 	for _, in := range r.listings().Instances {
 		if in.View == instance.Rejected {
 			rejected++
-			if in.Reason == "" {
-				t.Errorf("no reason: %+v", in)
-			}
+			assert.NotEqual(t, in.Reason, "", "no reason: %+v", in)
 			if !strings.HasPrefix(in.Address, "10.") {
 				odd = in.Address
 			}

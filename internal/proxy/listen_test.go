@@ -37,9 +37,7 @@ func TestClientConn_DeadlineAfterSuspension(t *testing.T) {
 	read(os.ErrDeadlineExceeded)
 
 	ours := c.(*clientConn)
-	if ours.due.IsZero() {
-		t.Fatal("the deadline is not known")
-	}
+	require.False(t, ours.due.IsZero(), "the deadline is not known")
 	ours.due = ours.due.Add(-time.Minute) // as if the read had ended a minute late
 	_, err = client.Write([]byte("xyz"))
 	require.NoError(t, err)

@@ -31,9 +31,8 @@ func TestDefaultPath(t *testing.T) {
 	}
 	k := instance.Key{Role: instance.Prefill, Address: "[fd00::1]:8100"}
 	path, err := agentctl.DefaultPath(k, env)
-	if err != nil || path != filepath.Join(runtimeDir, "pd-agent", "prefill-fd00::1:8100.sock") {
-		t.Fatalf("%s, %v", path, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, path, filepath.Join(runtimeDir, "pd-agent", "prefill-fd00::1:8100.sock"))
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("directory: %v %v", info, err)
 	}

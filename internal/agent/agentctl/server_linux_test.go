@@ -38,9 +38,8 @@ func TestListen_KeepsSocketInUse(t *testing.T) {
 			defer conn.Close()
 		}
 	}
-	if _, err := agentctl.Listen(t.Context(), path); err == nil {
-		t.Error("the socket of a busy agent was replaced")
-	}
+	_, err = agentctl.Listen(t.Context(), path)
+	assert.Error(t, err, "the socket of a busy agent was replaced")
 	_, err = os.Lstat(path)
 	assert.NoError(t, err, "the socket is gone")
 }

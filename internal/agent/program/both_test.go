@@ -56,9 +56,7 @@ func TestBothRoles(t *testing.T) {
 	engine.Kill()
 	alike(instance.Down)
 	require.NoError(t, engine.Restart(t.Context()))
-	if second := alike(instance.Ready); second == first {
-		t.Error("a new life of the engine has the old incarnation")
-	}
+	assert.NotEqual(t, alike(instance.Ready), first, "a new life of the engine has the old incarnation")
 
 	leave := longRequest(t, engine)
 	code := make(chan int, 1)

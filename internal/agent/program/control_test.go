@@ -47,9 +47,8 @@ func TestControl(t *testing.T) {
 		return nil
 	})
 	info, err := os.Stat(socket)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Fatalf("socket: %v %v", info, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, info.Mode().Perm(), 0o600)
 
 	code, out, errs := ask(t, "status", "--socket", socket, "-o", "json")
 	var r agentctl.Report
@@ -94,9 +93,8 @@ func TestControl(t *testing.T) {
 	require.Equal(t, code, 0, "drain: %s", errs)
 	awaitGone(t, cli, k)
 	assert.Equal(t, stop(), 0, "exit")
-	if _, err := os.Stat(socket); !os.IsNotExist(err) {
-		t.Errorf("the socket is left behind: %v", err)
-	}
+	_, err = os.Stat(socket)
+	assert.True(t, os.IsNotExist(err), "the socket is left behind: %v", err)
 	for _, sub := range []string{"status", "drain", "health"} {
 		if code, _, errs := ask(t, sub, "--socket", socket); code != 1 || !strings.Contains(errs, "no agent runs") {
 			t.Errorf("%s without an agent: %d %s", sub, code, errs)

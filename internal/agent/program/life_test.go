@@ -38,9 +38,8 @@ func TestRegistersAndDrains(t *testing.T) {
 	code := make(chan int, 1)
 	go func() { code <- stop() }()
 	now, _ := awaitState(t, cli, k, instance.Draining)
-	if now.Lease != kv.Lease || now.CreateRevision != kv.CreateRevision {
-		t.Errorf("draining under lease %x, was %x", now.Lease, kv.Lease)
-	}
+	assert.Equal(t, now.Lease, kv.Lease, "draining under another lease")
+	assert.Equal(t, now.CreateRevision, kv.CreateRevision, "draining under another lease")
 	log.awaits(t, "still draining: 1 running, 0 waiting")
 	leave()
 	assert.Equal(t, <-code, 0, "exit")

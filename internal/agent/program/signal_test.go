@@ -91,9 +91,7 @@ func TestSignalAfterDrain(t *testing.T) {
 	leave()
 	assert.NoError(t, p.Wait())
 	p.log.awaits(t, "drained: ")
-	if strings.Contains(p.log.String(), "drained: wait skipped") {
-		t.Error("the signal has cut the drain off")
-	}
+	assert.NotContains(t, p.log.String(), "drained: wait skipped")
 }
 
 // SIGTERM keeps an idle engine registered as draining for --shutdown-delay; SIGINT does not.
@@ -145,9 +143,8 @@ func TestKilledAgent_Replaced(t *testing.T) {
 		if kv == nil || kv.Lease == before.Lease {
 			return errors.New("not taken over")
 		}
-		if rec.ID != was.ID || rec.State != instance.Ready {
-			t.Errorf("incarnation %s, was %s; state %s", rec.ID, was.ID, rec.State)
-		}
+		assert.Equal(t, rec.ID, was.ID)
+		assert.Equal(t, rec.State, instance.Ready)
 		return nil
 	})
 	require.NoError(t, p.Process.Kill())

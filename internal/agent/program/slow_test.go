@@ -49,14 +49,12 @@ func TestSilentEngine_DownAsSlow(t *testing.T) {
 		}
 		return nil
 	})
-	if was.State != instance.Ready || was.Cause != "" {
-		t.Errorf("record %+v", was)
-	}
+	assert.Equal(t, was.State, instance.Ready)
+	assert.Equal(t, was.Cause, "")
 	link.Freeze()
 	_, rec := awaitState(t, cli, k, instance.Down)
-	if rec.Cause != instance.CauseSlow || rec.ID != was.ID {
-		t.Errorf("record %+v", rec)
-	}
+	assert.Equal(t, rec.Cause, instance.CauseSlow)
+	assert.Equal(t, rec.ID, was.ID)
 	log.awaits(t, "engine is slow: ")
 	link.Restore()
 	_, rec = awaitState(t, cli, k, instance.Ready)

@@ -62,9 +62,7 @@ func TestWrapDrainsFirst(t *testing.T) {
 	w.send(t, syscall.SIGTERM)
 	awaitState(t, w.cli, w.key, instance.Draining)
 	w.log.awaits(t, "still draining: 1 running")
-	if strings.Contains(w.log.String(), "engine got") {
-		t.Error("the engine was stopped while it was working")
-	}
+	assert.NotContains(t, w.log.String(), "engine got")
 	leave()
 	w.exits(t, 7)
 	require.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys")
@@ -260,9 +258,8 @@ func TestWrapSlowLoading(t *testing.T) {
 		if r.Process == nil || r.Process.AgeSeconds < 5 {
 			return fmt.Errorf("%+v", r.Process)
 		}
-		if r.Phase != "probing" || r.Process.Starts != 1 {
-			t.Errorf("%+v", r)
-		}
+		assert.Equal(t, r.Phase, "probing")
+		assert.Equal(t, r.Process.Starts, 1)
 		return nil
 	})
 	if code, _, errs := ask(t, "health", "--socket", w.socket); code != 1 || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "not serving: probing") {
@@ -315,9 +312,7 @@ func TestWrapAgentKilled(t *testing.T) {
 	pid := w.status(t).Process.PID
 	w.send(t, syscall.SIGKILL)
 	w.code(t)
-	if !running(pid) {
-		t.Fatal("the engine went with its agent")
-	}
+	require.True(t, running(pid), "the engine went with its agent")
 	second := &wrapped{etcd: w.etcd, cli: w.cli, key: w.key, address: w.address, socket: w.socket}
 	second.start(t, "serve")
 	if code := second.code(t); code != 1 || !strings.Contains(second.log.String(), "an engine that outlived its agent?") {

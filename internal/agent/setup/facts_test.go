@@ -202,9 +202,7 @@ func TestFactsRefuse(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := loadArgs(t, tc.env, tc.args...)
-			if err == nil {
-				t.Fatalf("accepted: %+v", c)
-			}
+			require.Error(t, err, "accepted: %+v", c)
 			for _, w := range tc.want {
 				if !strings.Contains(err.Error(), w) {
 					t.Errorf("%q lacks %q", err, w)

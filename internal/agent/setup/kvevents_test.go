@@ -84,9 +84,7 @@ func TestKVEvents_PortsOfTwoEngines(t *testing.T) {
 	again := kvEvents{Events: vllmargs.Events{Publishes: true}, ranks: last.ranks}
 	again.choose("127.0.0.1:8777")
 	defer again.Release()
-	if again.Endpoint == last.Endpoint {
-		t.Errorf("chose %s, whose replay is taken", again.Endpoint)
-	}
+	assert.NotEqual(t, again.Endpoint, last.Endpoint, "an endpoint whose replay is taken")
 }
 
 // A publisher that would connect to its machine, where no subscriber listens, gets an endpoint to listen at.

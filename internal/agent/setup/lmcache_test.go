@@ -3,7 +3,6 @@ package setup
 import (
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -47,15 +46,13 @@ func TestLMCachePage(t *testing.T) {
 		}
 		assert.Equal(t, c.connector, "lmcache", "%s: connector", line)
 		if c.Key.Role == instance.Prefill {
-			if c.Notices.Endpoint != "tcp://127.0.0.1:8500" || c.Notices.Listen != "10.0.0.7:0" {
-				t.Errorf("%s: %+v", line, c.Notices)
-			}
+			assert.Equal(t, c.Notices.Endpoint, "tcp://127.0.0.1:8500", line)
+			assert.Equal(t, c.Notices.Listen, "10.0.0.7:0", line)
 			continue
 		}
 		init, alloc := c.Facts.Ports[instance.PortLMCacheInit], c.Facts.Ports[instance.PortLMCacheAlloc]
-		if !slices.Equal(init, []int{7300, 7301}) || !slices.Equal(alloc, []int{7400, 7401}) {
-			t.Errorf("%s: %v", line, c.Facts.Ports)
-		}
+		assert.EqualSlices(t, init, []int{7300, 7301}, "%s: %v", line, c.Facts.Ports)
+		assert.EqualSlices(t, alloc, []int{7400, 7401}, "%s: %v", line, c.Facts.Ports)
 	}
 }
 

@@ -106,9 +106,7 @@ func TestSideChannelsOfTwoEngines(t *testing.T) {
 	defer first.Release()
 	second.choose("127.0.0.1:9778")
 	defer second.Release()
-	if first.port == second.port {
-		t.Errorf("chose %d twice", first.port)
-	}
+	assert.NotEqual(t, first.port, second.port)
 }
 
 // Engines on other machines cannot fetch from an engine whose

@@ -2,7 +2,6 @@ package wrap_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,9 +53,8 @@ func TestCannotStart(t *testing.T) {
 	for path, want := range map[string]int{"pdmesh-no-such-program": 127, filepath.Join(dir, "none"): 127, text: 126, dir: 126} {
 		for _, dieWith := range []bool{false, true} {
 			_, err := wrap.Start(wrap.Options{Argv: []string{path}, DieWith: dieWith, Log: silent(), Reaper: wrap.NewReaper()})
-			if !errors.Is(err, wrap.ErrStart) || wrap.StartStatus(err) != want {
-				t.Errorf("%s: %v, %d", path, err, wrap.StartStatus(err))
-			}
+			assert.ErrorIs(t, err, wrap.ErrStart, path)
+			assert.Equal(t, wrap.StartStatus(err), want, path)
 		}
 	}
 }
@@ -105,9 +103,7 @@ func TestSweep(t *testing.T) {
 			<-p.Exited()
 			assert.Equal(t, p.Exit().Status(), 3)
 			<-p.Done()
-			if alive(left) {
-				t.Errorf("process %d is left behind", left)
-			}
+			assert.False(t, alive(left), "process %d is left behind", left)
 		})
 	}
 }
@@ -119,9 +115,8 @@ func TestKill_ProcessGroup(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	p.Stop(ctx.Done(), syscall.SIGTERM, time.Hour)
-	if alive(child) || alive(p.PID()) {
-		t.Errorf("%d or %d is left behind", child, p.PID())
-	}
+	assert.False(t, alive(child), "left behind")
+	assert.False(t, alive(p.PID()), "left behind")
 }
 
 func TestChild_DiesWithParent(t *testing.T) {
@@ -145,9 +140,7 @@ func TestChild_DiesWithParent(t *testing.T) {
 			}
 			// The child has a separate process group, so this process's sweep does not end it.
 			<-p.Done()
-			if !alive(child) {
-				t.Error("the child died with its parent")
-			}
+			assert.True(t, alive(child), "the child died with its parent")
 			_ = syscall.Kill(child, syscall.SIGKILL)
 		})
 	}

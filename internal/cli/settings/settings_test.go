@@ -80,9 +80,8 @@ func TestOrder(t *testing.T) {
 			t.Errorf("%s: %q from %q", tc.name, tc.got, v.Sources[tc.name])
 		}
 	}
-	if !v.FromFlag("each") || v.FromFlag("a") {
-		t.Error("what is from a flag is not known")
-	}
+	require.True(t, v.FromFlag("each"), "what is from a flag is not known")
+	assert.False(t, v.FromFlag("a"), "what is from a flag is not known")
 }
 
 // A user's default file need not exist; a named file must. With --config=, no file is read.
@@ -130,9 +129,7 @@ func TestPrint(t *testing.T) {
 	_, err = again.load(t, nil, "", "--config", write(t, out.String()))
 	require.NoError(t, err, out.String())
 	f.secret, again.config = "", ""
-	if !reflect.DeepEqual(f, again) {
-		t.Errorf("%+v, read again %+v\n%s", f, again, out.String())
-	}
+	assert.True(t, reflect.DeepEqual(f, again), "%+v, read again %+v\n%s", f, again, out.String())
 }
 
 func TestValues(t *testing.T) {

@@ -50,9 +50,7 @@ func TestSaver_LeasedInstancesBatched(t *testing.T) {
 		before := saves.Load()
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
-		if saves.Load() == before {
-			t.Error("while nothing changes it grows old")
-		}
+		assert.NotEqual(t, saves.Load(), before, "while nothing changes it grows old")
 		cancel()
 		<-ended
 		synctest.Wait()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -44,9 +45,8 @@ func TestServesGRPC(t *testing.T) {
 		t.Fatalf("%+v", resp)
 	}
 	info, err := os.Stat(cfg.DataDir)
-	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Fatalf("data directory: %v, %v", info.Mode(), err)
-	}
+	require.NoError(t, err, "data directory")
+	require.Equal(t, info.Mode().Perm(), 0o700, "data directory")
 }
 
 func TestKeepsItsData(t *testing.T) {
@@ -55,9 +55,7 @@ func TestKeepsItsData(t *testing.T) {
 	s := start(t, cfg)
 	cli := etcdtest.Client(t, s.Endpoint())
 	members.Put(t, cli, "/pd/x", "kept")
-	if !s.Checkpoints() {
-		t.Error("time limits begin again with each start")
-	}
+	assert.True(t, s.Checkpoints(), "time limits begin again with each start")
 	s.Close() // with a client connected
 	start(t, cfg)
 	resp, err := cli.Get(t.Context(), "/pd/x")

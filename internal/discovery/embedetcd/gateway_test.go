@@ -218,9 +218,8 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	})
 	assert.Equal(t, status, 403, "websocket: %s", body)
 	resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix())
-	if err != nil || len(resp.Kvs) != 0 {
-		t.Fatalf("something was written: %+v, %v", resp, err)
-	}
+	require.NoError(t, err, "something was written")
+	require.Len(t, resp.Kvs, 0, "something was written")
 	// Invalid JSON and an oversized body are refused without side effects.
 	status, body = request(t, s, "POST", "/v3/kv/put", `{"key":`, nil)
 	assert.Equal(t, status, 400, "bad JSON: %s", body)
@@ -242,9 +241,8 @@ func TestGateway_AcceptsCurlRequests(t *testing.T) {
 	}
 	out, err := exec.Command(curl, "--silent", "--show-error", "--noproxy", "*", "--fail-with-body",
 		"http://"+s.Endpoint()+"/v3/kv/put", "-d", `{"key":"`+b64("/pd/prefill/127.0.0.1:8100")+`"}`).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "revision") {
-		t.Errorf("%v: %s", err, out)
-	}
+	require.NoError(t, err)
+	assert.Contains(t, string(out), "revision")
 	for _, agent := range []string{"curl/7.29.0", "Wget/1.21.4"} {
 		status, body := request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -302,9 +300,8 @@ func TestGatewayOff(t *testing.T) {
 	cfg.Gateway = false
 	s := start(t, cfg)
 	status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"YQ=="}`, nil)
-	if status != 404 || !strings.Contains(body, "--etcd-gateway") {
-		t.Fatalf("%d %s", status, body)
-	}
+	require.Equal(t, status, 404)
+	require.Contains(t, body, "--etcd-gateway")
 	status, _ = request(t, s, "GET", "/debug/vars", "", nil)
 	require.Equal(t, status, 404, "debug")
 	_, err := etcdtest.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b")

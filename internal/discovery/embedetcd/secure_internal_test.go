@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -44,7 +45,5 @@ func TestAllowedCallers(t *testing.T) {
 			t.Errorf("%s: %v, which clients may take for an etcd that is away", tc.name, err)
 		}
 	}
-	if err := (&securePort{}).check(t.Context()); err == nil {
-		t.Error("a call from nowhere is let through")
-	}
+	assert.Error(t, (&securePort{}).check(t.Context()), "a call from nowhere is let through")
 }

@@ -108,9 +108,7 @@ func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 		server: s.etcd.Server, dir: cfg.DataDir, quota: quotaBytes, log: etcd.LogOrDiscard(nil),
 		diskSpace: func(string) (uint64, uint64, error) { return free, all, nil },
 	}
-	if !watch.alarm(t.Context(), pb.AlarmRequest_ACTIVATE) {
-		t.Fatal("no alarm")
-	}
+	require.True(t, watch.alarm(t.Context(), pb.AlarmRequest_ACTIVATE), "no alarm")
 	watch.check(t.Context())
 	_, err = cli.Put(t.Context(), "/k", "v")
 	assert.ErrorIs(t, err, rpctypes.ErrNoSpace, "a put with little space")

@@ -198,9 +198,8 @@ func TestRefusesBadConfig(t *testing.T) {
 	cfg = config(t, "127.0.0.1:0")
 	cfg.DataDir = filepath.Join(t.TempDir(), "file")
 	testkit.WriteFile(t, cfg.DataDir, "")
-	if _, err := embedetcd.Start(t.Context(), cfg); err == nil {
-		t.Error("a file was taken for a data directory")
-	}
+	_, err = embedetcd.Start(t.Context(), cfg)
+	assert.Error(t, err, "a file was taken for a data directory")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = embedetcd.Start(ctx, config(t, "127.0.0.1:0"))

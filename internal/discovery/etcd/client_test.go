@@ -37,9 +37,8 @@ func TestWatch_SendsNoReplies(t *testing.T) {
 		t.Helper()
 		select {
 		case resp, ok := <-events:
-			if !ok || resp.Err() != nil {
-				t.Fatalf("%s: %v, %v", what, ok, resp.Err())
-			}
+			require.True(t, ok, what)
+			require.NoError(t, resp.Err(), what)
 		case <-time.After(members.Soon):
 			t.Fatalf("%s: nothing has come", what)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A report lists the proxy's views first, then the facts learned from engines, and is bounded in size.
@@ -29,9 +30,8 @@ func TestInstanceReports(t *testing.T) {
 		return instance.Opinion{}
 	}
 	out, left := lease.NewInstanceReports(instance.NewSnapshot(1, []*instance.Instance{verified(0, false), verified(1, true), dead}), opinion)
-	if len(out) != 2 || left != 0 {
-		t.Fatalf("%d left out of %+v", left, out)
-	}
+	require.Len(t, out, 2, "left out")
+	require.Equal(t, left, 0, "left out")
 	if r := out[verified(1, true).String()]; r.View != "" || r.Version != "0.12.0" || strings.Join(r.Models, ",") != "org/model,lora" {
 		t.Errorf("%+v", r)
 	}

@@ -302,9 +302,8 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	})
 	revision := func() int64 {
 		resp, err := cli.Get(t.Context(), "/pd/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
-		if err != nil || resp.Count != 10 {
-			t.Fatalf("%d keys, %v", resp.Count, err)
-		}
+		require.NoError(t, err)
+		require.Equal(t, resp.Count, 10)
 		return resp.Header.Revision
 	}
 	before := revision()

@@ -47,9 +47,7 @@ func TestSum(t *testing.T) {
 		ignored,
 	}, "own", now)
 	want := map[string]instance.OthersLoad{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
-	if !maps.Equal(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	assert.True(t, maps.Equal(got, want), "%+v, want %+v", got, want)
 }
 
 func TestPresent(t *testing.T) {
@@ -69,9 +67,7 @@ func TestPresent(t *testing.T) {
 	} {
 		assert.Equal(t, loaddigest.Present([]*loaddigest.ProxyLoad{&tc.one}, "own", now), tc.want, tc.name)
 	}
-	if loaddigest.Present(nil, "own", now) {
-		t.Error("another proxy without digests")
-	}
+	assert.False(t, loaddigest.Present(nil, "own", now), "another proxy without digests")
 }
 
 func TestSeen(t *testing.T) {

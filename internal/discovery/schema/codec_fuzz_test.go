@@ -41,9 +41,8 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, address string, value []byte) {
 		canonical, err := instance.ParseAddress(address)
 		if err != nil {
-			if !errors.Is(err, instance.ErrAddress) || instance.Printable(err.Error(), 0) != err.Error() {
-				t.Fatalf("%q: %q", address, err)
-			}
+			require.ErrorIs(t, err, instance.ErrAddress, address)
+			require.Equal(t, instance.Printable(err.Error(), 0), err.Error(), address)
 			return
 		}
 		if again, err := instance.ParseAddress(canonical); err != nil || again != canonical || strings.ContainsAny(canonical, "/ \n") {

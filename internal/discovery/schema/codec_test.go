@@ -87,9 +87,8 @@ func TestEncodeRecord(t *testing.T) {
 	_, err = schema.EncodeRecord(instance.Record{ID: strings.Repeat("x", 20000)})
 	assert.ErrorIs(t, err, schema.ErrTooLarge, "a large record")
 	minus := -1
-	if _, err := schema.EncodeRecord(instance.Record{Weight: &minus}); err == nil {
-		t.Error("an invalid record was encoded")
-	}
+	_, err = schema.EncodeRecord(instance.Record{Weight: &minus})
+	assert.Error(t, err, "an invalid record was encoded")
 }
 
 func TestDecodeOverride(t *testing.T) {
@@ -109,9 +108,8 @@ func TestNewLayout(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"/pd", "/pd/"} {
 		l, err := schema.NewLayout(p)
-		if err != nil || l.Root() != "/pd/" {
-			t.Errorf("%q: %q, %v", p, l.Root(), err)
-		}
+		require.NoError(t, err, p)
+		assert.Equal(t, l.Root(), "/pd/", p)
 	}
 	for _, p := range []string{"", "/", "//", "pd", "/a//b", "/mooncake", "/mooncake-store/x", "/oplog", "/p d", "/p\x00", "/" + strings.Repeat("x", 300)} {
 		if l, err := schema.NewLayout(p); !errors.Is(err, schema.ErrPrefix) {

@@ -133,9 +133,8 @@ func TestDigest_SignificantChanges(t *testing.T) {
 	} {
 		assert.Equal(t, c.now.Differs(before), c.want, c.now)
 	}
-	if of(1, 1, 1).Differs(nil) != true || of(1, 2, 1).Differs(of(1, 1, 1)) != true {
-		t.Error("the first digest, or one more leg of few, must differ")
-	}
+	assert.Equal(t, of(1, 1, 1).Differs(nil), true, "the first digest, or one more leg of few, must differ")
+	assert.Equal(t, of(1, 2, 1).Differs(of(1, 1, 1)), true, "the first digest, or one more leg of few, must differ")
 }
 
 // The state of the queue takes at most 4 KiB. It is published

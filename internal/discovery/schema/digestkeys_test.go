@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The demand of keys takes at most 6 KiB and 64 keys, whatever the number of keys.
@@ -30,9 +32,8 @@ func TestDigestKeys(t *testing.T) {
 	a, b := NewDigest(1, nil, time.Now()), NewDigest(1, nil, time.Now())
 	a.SetKeys(map[string][]int64{"a": {600}})
 	b.SetKeys(map[string][]int64{"a": {640}})
-	if a.Differs(&b) || a.Equal(&b) {
-		t.Error("a change by less than a tenth is urgent, or is none")
-	}
+	assert.False(t, a.Differs(&b), "a change by less than a tenth is urgent, or is none")
+	assert.False(t, a.Equal(&b), "a change by less than a tenth is urgent, or is none")
 	for _, bad := range []string{`{"a":[-1]}`, `{"a":[1099511627777]}`, `{"a":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}`, `{"a":1}`} {
 		if _, err := DecodeDigest([]byte(`{"v":1,"load":{},"keys":` + bad + `}`)); err == nil || !strings.Contains(err.Error(), "invalid load digest") {
 			t.Errorf("%s: %v", bad, err)

@@ -118,9 +118,8 @@ func TestLeaseReads_HaveDeadline(t *testing.T) {
 		Intercept: func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			if strings.HasSuffix(method, "/LeaseTimeToLive") {
 				leases++
-				if _, ok := ctx.Deadline(); !ok {
-					t.Errorf("%s without a deadline", method)
-				}
+				_, ok := ctx.Deadline()
+				assert.True(t, ok, "%s without a deadline", method)
 			}
 			return invoke(ctx, method, req, reply, cc, o...)
 		},

@@ -173,9 +173,8 @@ func TestAddPendingForSomeProxies(t *testing.T) {
 	f.sync(one, k)
 	for range 2 {
 		got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &instance.Record{Proxies: []string{two}}}, 0, "")
-		if err != nil || got != store.AlreadyThere {
-			t.Errorf("%s, %v", got, err)
-		}
+		require.NoError(t, err)
+		assert.Equal(t, got, store.AlreadyThere)
 		f.are(k, one, two)
 	}
 	if got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil || got != store.AlreadyThere {
@@ -248,9 +247,8 @@ func TestLeavePending(t *testing.T) {
 func pendingOf(t *testing.T, f *fleets, k instance.Key) *mvccpb.KeyValue {
 	t.Helper()
 	resp, err := f.cli.Get(t.Context(), f.l.Pending(k))
-	if err != nil || len(resp.Kvs) != 1 {
-		t.Fatalf("the pending add: %v, %v", resp, err)
-	}
+	require.NoError(t, err, "the pending add")
+	require.Len(t, resp.Kvs, 1, "the pending add")
 	return resp.Kvs[0]
 }
 
@@ -263,9 +261,8 @@ func TestNamesOfProxiesAreBounded(t *testing.T) {
 		f.sync(fmt.Sprintf("pod-%d/0.0.0.0:8000", i), k)
 	}
 	got := f.proxies(k)
-	if len(got) != 32 || got[31] != "pod-39/0.0.0.0:8000" {
-		t.Errorf("%d names: %v", len(got), got)
-	}
+	require.Len(t, got, 32)
+	assert.Equal(t, got[31], "pod-39/0.0.0.0:8000")
 }
 
 // A full record accepts another proxy, too, by an add and by a command line.

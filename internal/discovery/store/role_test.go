@@ -346,9 +346,8 @@ func TestSetRoleAutomatic(t *testing.T) {
 	if since, err = r.st.Intents.LastMove(t.Context()); err != nil || since != max(done[0].Revision, done[1].Revision) {
 		t.Errorf("last move at %d: %v", since, err)
 	}
-	if _, err := r.set(2, instance.Decode, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = r.set(2, instance.Decode, store.IntentOptions{})
+	require.NoError(t, err)
 	since, err = r.st.Intents.LastMove(t.Context())
 	require.NoError(t, err)
 	_, err = r.set(2, instance.Prefill, store.IntentOptions{Auto: true, Since: &since})

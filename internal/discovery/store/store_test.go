@@ -98,12 +98,10 @@ func TestStore_KeepsLeasedRecords(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	raw, err := s.Reader.Get(t.Context(), k)
-	if err != nil || len(raw) != 2 {
-		t.Fatalf("%+v, %v", raw, err)
-	}
-	if raw[0].ModRevision != before.ModRevision || raw[0].Lease != before.Lease {
-		t.Errorf("the record was touched: %+v", raw[0])
-	}
+	require.NoError(t, err)
+	require.Len(t, raw, 2)
+	assert.Equal(t, raw[0].ModRevision, before.ModRevision, "the record was touched")
+	assert.Equal(t, raw[0].Lease, before.Lease, "the record was touched")
 	if o, err := schema.DecodeOverride(raw[1].Value); err != nil || o.State != "" || o.Weight == nil || *o.Weight != 3 {
 		t.Errorf("the override is %s (%v)", raw[1].Value, err)
 	}
@@ -188,9 +186,8 @@ func TestStoreSyncFlags(t *testing.T) {
 		}
 		assert.Len(t, snap.All(), len(keys)+1, "instances")
 		for _, k := range keys {
-			if _, ok := snap.Lookup(k); !ok {
-				t.Errorf("%s is missing", k)
-			}
+			_, ok := snap.Lookup(k)
+			assert.True(t, ok, "%s is missing", k)
 		}
 		return snap
 	}
@@ -231,9 +228,8 @@ func TestStoreConcurrentWriters(t *testing.T) {
 	}
 	wg.Wait()
 	raw, err := store.New(cli, l, "x").Reader.Get(t.Context(), k)
-	if err != nil || len(raw) != 1 {
-		t.Fatalf("record and removal together, or neither: %+v, %v", raw, err)
-	}
+	require.NoError(t, err, "record and removal together, or neither")
+	require.Len(t, raw, 1, "record and removal together, or neither")
 }
 
 // The keys of one membership are returned whatever the spelling of its address, the canonical ones first.
@@ -296,12 +292,10 @@ func TestStoreKeys(t *testing.T) {
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	for _, k := range []instance.Key{members.Prefill("localhost:8100"), members.Prefill("0.0.0.0:1"), members.Prefill("x"), {Role: "all", Address: "127.0.0.1:1"}} {
-		if _, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); err == nil {
-			t.Errorf("%s was added", k)
-		}
-		if _, err := s.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err == nil {
-			t.Errorf("%s was added", k)
-		}
+		_, err := s.Instances.Add(t.Context(), k, instance.Record{}, "")
+		assert.Error(t, err, "%s was added", k)
+		_, err = s.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+		assert.Error(t, err, "%s was added", k)
 	}
 	// Invalid keys that other programs wrote can be removed by the address that is shown.
 	members.Put(t, cli, l.Root()+"prefill/0.0.0.0:8100", "")

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -85,9 +86,8 @@ func TestStartFromDisk(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
 	info, err := os.Stat(filepath.Join(r.o.StateDir, "snapshot.json"))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Fatalf("%v, %v", info, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, info.Mode().Perm(), 0o600)
 	r.etcd.Kill()
 	log, hook := test.NewNullLogger()
 	r.o.Log = log
@@ -99,14 +99,12 @@ func TestStartFromDisk(t *testing.T) {
 		}
 	}
 	for _, k := range []instance.Key{r.static, r.held, r.bare, r.root} {
-		if in := members.WaitFor(t, w, k, members.Usable); in.Reason == "" {
-			t.Errorf("%s does not say where it is known from", k)
-		}
+		assert.NotEqual(t, members.WaitFor(t, w, k, members.Usable).Reason, "",
+			"%s does not say where it is known from", k)
 	}
 	members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
-	if in, ok := w.Snapshot().Lookup(r.x); ok {
-		t.Fatalf("a removed instance is back: %+v", in)
-	}
+	in, ok := w.Snapshot().Lookup(r.x)
+	require.False(t, ok, "a removed instance is back: %+v", in)
 	if s := w.Status(); !s.Loaded || s.Lists != 0 || s.State == watch.Live {
 		t.Fatalf("status: %+v", s)
 	}
@@ -117,9 +115,8 @@ func TestStartFromDisk(t *testing.T) {
 	members.WaitState(t, w, watch.Live)
 	for _, k := range []instance.Key{r.static, r.silent, r.held, r.bare, r.root} {
 		in := members.WaitFor(t, w, k, members.Usable)
-		if in.View != "" || in.Reason != "" {
-			t.Errorf("%+v", in)
-		}
+		assert.Equal(t, in.View, "")
+		assert.Equal(t, in.Reason, "")
 	}
 	if s := w.Status(); s.Epochs != 0 || s.Orphans != 0 || len(s.Kept) != 0 {
 		t.Fatalf("status: %+v", s)
@@ -260,9 +257,8 @@ func TestSnapshot_UnusableIgnored(t *testing.T) {
 				}
 			}
 		}
-		if lines != 1 || len(w.Snapshot().All()) != 0 {
-			t.Errorf("%s: %d lines, %d instances", c.name, lines, len(w.Snapshot().All()))
-		}
+		assert.Equal(t, lines, 1)
+		assert.Len(t, w.Snapshot().All(), 0)
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, c.file) {
 			t.Errorf("%s: the file was written although nothing is known (%v)", c.name, err)
 		}

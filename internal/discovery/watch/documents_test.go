@@ -51,9 +51,8 @@ func TestDocuments(t *testing.T) {
 	o.StateDir = filepath.Join(t.TempDir(), "state")
 	w, stop := runWatcher(t, cli, o)
 	has(w, `code{}`, `org/chat{"v":1}`)
-	if len(w.Snapshot().All()) != 0 || w.Status().Rejected != 1 {
-		t.Errorf("%+v, %d rejected", w.Snapshot().All(), w.Status().Rejected)
-	}
+	require.Len(t, w.Snapshot().All(), 0)
+	assert.Equal(t, w.Status().Rejected, 1)
 	put(chat, `{"v":2}`, 0)
 	has(w, `code{}`, `org/chat{"v":2}`)
 	// An invalid value leaves the last good one in effect.

@@ -224,9 +224,8 @@ func TestMassLoss_HeldDespiteLeaseProof(t *testing.T) {
 	r.publish(t.Context())
 	for _, k := range keys {
 		in, ok := r.w.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: leaseRigKeys[k][len("/pd/decode/"):]})
-		if !ok || in.View != instance.Orphan {
-			t.Errorf("%s: %v %+v", k, ok, in)
-		}
+		require.True(t, ok, k)
+		assert.Equal(t, in.View, instance.Orphan, k)
 	}
 	assert.Equal(t, r.w.Status().Held, 5, "not all five are held")
 }

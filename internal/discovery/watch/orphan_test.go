@@ -173,9 +173,7 @@ func TestDeliberateDelete_NotOrphan(t *testing.T) {
 		logged := func(e *logrus.Entry) bool {
 			return e.Level == logrus.InfoLevel && e.Data["instance"] == c.k.String() && strings.HasPrefix(e.Message, "instance left")
 		}
-		if !slices.ContainsFunc(hook.AllEntries(), logged) {
-			t.Errorf("%s: no log line that %s has left", c.name, c.k)
-		}
+		assert.True(t, slices.ContainsFunc(hook.AllEntries(), logged), "%s: no log line that %s has left", c.name, c.k)
 	}
 	// An instance that is written again right before its lease is revoked
 	// is kept: the write counts, not the last published state.

@@ -19,9 +19,7 @@ func TestSave_IntentsPromptly(t *testing.T) {
 	const leased, static, override, pending = "decode/10.0.0.1:1", "decode/10.0.0.2:1", "override/decode/10.0.0.1:1", "pending/decode/10.0.0.3:1"
 	tab := newTable(l)
 	tab.load(nil, 1)
-	if !tab.unsaved {
-		t.Error("a list")
-	}
+	assert.True(t, tab.unsaved, "a list")
 	rev := int64(1)
 	put := func(key, value string, lease int64) bool {
 		rev++

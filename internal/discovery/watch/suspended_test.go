@@ -48,9 +48,8 @@ func TestSuspended_KeepsAllBeforeList(t *testing.T) {
 	e.absent.failed = orphanFailures - 1
 	r.w.SuspendFor(2 * time.Hour)
 	r.dropEnded()
-	if r.table.entries[name] != e || r.live() {
-		t.Fatal("dropped before the membership was read again")
-	}
+	require.Equal(t, r.table.entries[name], e, "dropped before the membership was read again")
+	require.False(t, r.live(), "dropped before the membership was read again")
 	var kvs []*mvccpb.KeyValue
 	for _, o := range r.table.order {
 		if o.absent == nil {

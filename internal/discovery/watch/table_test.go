@@ -53,9 +53,8 @@ func TestTableIsIdempotent(t *testing.T) {
 	} {
 		assert.Equal(t, step.do(), step.want, "%s: changed", step.name)
 	}
-	if len(tb.entries) != 2 || tb.applied != 13 {
-		t.Errorf("%d entries, applied %d", len(tb.entries), tb.applied)
-	}
+	require.Len(t, tb.entries, 2)
+	assert.Equal(t, tb.applied, 13)
 	// A list of an older store resets the applied revision.
 	tb.load([]*mvccpb.KeyValue{testKV(a, 2, 2)}, 3)
 	if tb.revision != 3 || tb.applied != 2 || len(tb.entries) != 1 {

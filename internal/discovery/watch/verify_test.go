@@ -227,9 +227,8 @@ func TestObserveModels(t *testing.T) {
 	}
 	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base", "late"}})
 	in = members.WaitFor(t, w, k, lists("base", "late"))
-	if !in.Usable() || !in.ModelsRead {
-		t.Errorf("%+v", in)
-	}
+	require.True(t, in.Usable())
+	assert.True(t, in.ModelsRead)
 	before := w.Snapshot()
 	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base", "late"}})
 	w.ObserveModels(t.Context(), &instance.Instance{Key: members.Decode("127.0.0.1:9")}, instance.Facts{Models: []string{"x"}})

@@ -88,9 +88,8 @@ func TestWatcher_AtomicTransactions(t *testing.T) {
 		for _, k := range [][2]instance.Key{{a, b}, {b, a}} {
 			resp, err := cli.Txn(t.Context()).Then(
 				clientv3.OpDelete(l.Instance(k[0])), clientv3.OpPut(l.Instance(k[1]), members.Ready)).Commit()
-			if err != nil || !resp.Succeeded {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.True(t, resp.Succeeded)
 		}
 	}
 	testkit.Eventually(t, members.Soon, func() error {
@@ -234,9 +233,8 @@ func TestWatcherOverrides(t *testing.T) {
 	}
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain","reason":"new disk","by":"ann\u0007"}`)
 	in := members.WaitFor(t, w, k, intent(instance.Drain, `drain by ann\u0007: new disk`))
-	if in.Usable() || in.Record.State != instance.Ready {
-		t.Fatalf("%+v", in)
-	}
+	require.False(t, in.Usable())
+	require.Equal(t, in.Record.State, instance.Ready)
 	// The intent outlives the record and the incarnation.
 	members.Del(t, cli, l.Instance(k))
 	members.WaitFor(t, w, k, nil)
@@ -260,9 +258,7 @@ func TestWatcherOverrides(t *testing.T) {
 	// An invalid override without a last good one removes no capacity and is shown.
 	members.Put(t, cli, l.Override(k), `{"state":"dran"}`)
 	in = members.WaitFor(t, w, k, intent("", "dran"))
-	if !in.Usable() {
-		t.Fatalf("%+v", in)
-	}
+	require.True(t, in.Usable(), in)
 	members.Put(t, cli, l.Override(k), `{"state":"removed"}`)
 	members.WaitFor(t, w, k, intent(instance.Removed, "removed"))
 }

@@ -83,9 +83,7 @@ func TestWipedStore(t *testing.T) {
 				}
 				return nil
 			})
-			if in.Reason == "" {
-				t.Error("no reason")
-			}
+			assert.NotEqual(t, in.Reason, "", "no reason")
 			if s := w.Status(); s.Epochs == 0 || !slices.Equal(s.Kept, []string{"override/prefill/" + out.Address, "prefill/" + static.Address, "prefill/" + bare.Address}) {
 				t.Fatalf("status: %+v", s)
 			}

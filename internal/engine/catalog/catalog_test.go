@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -172,25 +173,20 @@ func TestFind_OncePerModel(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				if c.Find(t.Context(), "late") {
-					t.Error("found")
-				}
+				assert.False(t, c.Find(t.Context(), "late"), "found")
 			})
 		}
 		all.Wait()
 		assert.Equal(t, f.total(), 3, "reads of 3 engines")
 		f.load(1, "base", "late")
 		pass(4 * time.Second)
-		if c.Find(t.Context(), "late") || f.total() != 3 {
-			t.Errorf("found within 5 s, after %d reads", f.total())
-		}
+		assert.False(t, c.Find(t.Context(), "late"), "found within 5 s")
+		assert.Equal(t, f.total(), 3, "found within 5 s")
 		pass(time.Second)
-		if !c.Find(t.Context(), "late") || f.total() != 6 {
-			t.Errorf("not found after 5 s and %d reads", f.total())
-		}
-		if c.Find(t.Context(), "other") || f.total() != 9 {
-			t.Errorf("another name: %d reads", f.total())
-		}
+		require.True(t, c.Find(t.Context(), "late"), "not found after 5 s")
+		assert.Equal(t, f.total(), 6, "not found after 5 s")
+		assert.False(t, c.Find(t.Context(), "other"), "another name")
+		assert.Equal(t, f.total(), 9, "another name")
 	})
 }
 
@@ -202,9 +198,7 @@ func TestFind_NotServed(t *testing.T) {
 		f.load(1, "base", "late")
 		c := catalog.New(catalog.Options{Members: f.snapshot.Load, Read: f.read, Observe: f.observe, Serves: func(string) bool { return false }})
 		for range 5 {
-			if c.Find(t.Context(), "late") {
-				t.Error("found")
-			}
+			assert.False(t, c.Find(t.Context(), "late"), "found")
 		}
 		assert.Equal(t, f.total(), 3, "reads of 3 engines")
 	})
@@ -225,9 +219,7 @@ func TestFind_ManyNames(t *testing.T) {
 				for i := range 20 {
 					all.Go(func() {
 						for n := 0; ctx.Err() == nil; n++ {
-							if c.Find(ctx, fmt.Sprintf("none-%d-%d", i, n)) {
-								t.Error("found")
-							}
+							assert.False(t, c.Find(ctx, fmt.Sprintf("none-%d-%d", i, n)), "found")
 							pass(time.Millisecond) // duration of a request
 						}
 					})
@@ -257,9 +249,8 @@ func TestFind_HungEngine(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		began = time.Now()
-		if c.Find(ctx, "none") || time.Since(began) != 100*time.Millisecond {
-			t.Errorf("waited %s for a client of 100 ms", time.Since(began))
-		}
+		assert.False(t, c.Find(ctx, "none"), "waited for a client of 100 ms")
+		assert.Equal(t, time.Since(began), 100*time.Millisecond, "waited for a client of 100 ms")
 		began = time.Now()
 		if c.Find(t.Context(), "none") || time.Since(began) > 7*time.Second {
 			t.Errorf("waited %s", time.Since(began))
@@ -278,14 +269,10 @@ func TestRun_Interval(t *testing.T) {
 		f.load(3, "base", "late")
 		f.load(4) // its answers are useless
 		pass(46 * time.Second)
-		if !f.knows("late") {
-			t.Error("not known after 1.5 intervals")
-		}
+		assert.True(t, f.knows("late"), "not known after 1.5 intervals")
 		f.load(3, "base")
 		pass(46 * time.Second)
-		if f.knows("late") {
-			t.Error("still known after 1.5 intervals")
-		}
+		assert.False(t, f.knows("late"), "still known after 1.5 intervals")
 		if n := f.count(agent.Key); n != 0 {
 			t.Errorf("an agent's instance was read %d times", n)
 		}
@@ -308,9 +295,7 @@ func TestRun_Truncated(t *testing.T) {
 			in.Record.Source, in.Lease, in.Record.ModelsTruncated = instance.SourceAgent, 1, true
 		})
 		pass(time.Second)
-		if !f.knows("b") {
-			t.Error("not known after a second")
-		}
+		assert.True(t, f.knows("b"), "not known after a second")
 	})
 }
 
@@ -383,9 +368,8 @@ func TestNil(t *testing.T) {
 	var c *catalog.Catalog
 	c.Trigger()
 	c.Refresh(t.Context(), nil)
-	if c.Find(t.Context(), "m") || c.Confirm(t.Context(), nil, "m") != catalog.Broken {
-		t.Error("a nil catalog has an opinion")
-	}
+	assert.False(t, c.Find(t.Context(), "m"), "a nil catalog has an opinion")
+	assert.Equal(t, c.Confirm(t.Context(), nil, "m"), catalog.Broken, "a nil catalog has an opinion")
 }
 
 // pass lets virtual time pass in a synctest bubble.

@@ -70,9 +70,8 @@ func TestFormats(t *testing.T) {
 				tc.labels = map[string]string{}
 			}
 			assert.Equal(t, cmp.Diff(tc.etcd, etcd)+cmp.Diff(tc.labels, c.Labels()), "")
-			if c.Host(instance.Prefill) != tc.prefill || c.Host(instance.Decode) != tc.decode {
-				t.Errorf("hosts %q and %q", c.Host(instance.Prefill), c.Host(instance.Decode))
-			}
+			assert.Equal(t, c.Host(instance.Prefill), tc.prefill)
+			assert.Equal(t, c.Host(instance.Decode), tc.decode)
 		})
 	}
 }

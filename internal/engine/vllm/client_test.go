@@ -67,9 +67,8 @@ func TestFactsOfNIXL(t *testing.T) {
 		"/metrics":   says(200, "vllm:nixl_num_failed_transfers_total{engine=\"0\"} 0\n"),
 	})
 	got, err := New("").Facts(t.Context(), base)
-	if err != nil || got.Transfer != instance.TransferNIXL {
-		t.Errorf("%+v, %v", got, err)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, got.Transfer, instance.TransferNIXL)
 }
 
 func TestFacts(t *testing.T) {
@@ -119,9 +118,7 @@ func TestStats(t *testing.T) {
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
 	assert.NoDiff(t, want, got)
-	if got.Idle() {
-		t.Error("busy engine called idle")
-	}
+	assert.False(t, got.Idle(), "busy engine called idle")
 }
 
 func TestParseStats(t *testing.T) {
@@ -238,9 +235,7 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := tc.call(tc.base)
-			if err == nil {
-				t.Fatal("no error")
-			}
+			require.Error(t, err, "no error")
 			if tc.is != nil && !errors.Is(err, tc.is) {
 				t.Errorf("%v is not %v", err, tc.is)
 			}
@@ -250,9 +245,8 @@ func TestErrors(t *testing.T) {
 			if !strings.Contains(err.Error(), tc.text) {
 				t.Errorf("%q lacks %q", err, tc.text)
 			}
-			if strings.Contains(err.Error(), "secret") || strings.ContainsAny(err.Error(), "\x1b\n") {
-				t.Errorf("unsafe text: %q", err)
-			}
+			assert.NotContains(t, err.Error(), "secret")
+			assert.False(t, strings.ContainsAny(err.Error(), "\x1b\n"), "unsafe text")
 		})
 	}
 }

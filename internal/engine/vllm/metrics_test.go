@@ -3,7 +3,6 @@ package vllm
 import (
 	"math"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -56,9 +56,8 @@ process_start_time_seconds 1.7e9
 	} {
 		base := metricsOf(t, tc.text)
 		got, err := New("").Load(t.Context(), base)
-		if err != nil || !slices.Equal(got, tc.want) {
-			t.Errorf("%s: %+v, %v; want %+v", tc.name, got, err, tc.want)
-		}
+		require.NoError(t, err, tc.name)
+		assert.EqualSlices(t, got, tc.want, tc.name)
 	}
 }
 
@@ -120,9 +119,7 @@ func FuzzMetrics(f *testing.F) {
 			if !ok {
 				return
 			}
-			if !same(c.got, want) {
-				t.Errorf("%q: %s is %v, want %v", text, c.name, c.got, want)
-			}
+			assert.True(t, same(c.got, want), "%q: %s is %v, want %v", text, c.name, c.got, want)
 			if n == 0 && got.Complete && c.name != "vllm:request_success_total" {
 				t.Errorf("%q: complete without %s", text, c.name)
 			}

@@ -38,9 +38,8 @@ func TestParseCommand_KVEvents(t *testing.T) {
 		},
 	} {
 		c, err := vllmargs.ParseCommand(append([]string{"vllm", "serve", "M"}, tc.args...))
-		if err != nil || c.Events != tc.want {
-			t.Errorf("%s: %+v, %v", tc.name, c.Events, err)
-		}
+		require.NoError(t, err, tc.name)
+		assert.Equal(t, c.Events, tc.want, tc.name)
 	}
 	for _, bad := range []string{"", "true", "{", `{"endpoint":5}`} {
 		if _, err := vllmargs.ParseCommand([]string{"vllm", "serve", "M", "--kv-events-config=" + bad}); err == nil || !strings.Contains(err.Error(), "--kv-events-config of the command") {
@@ -101,7 +100,6 @@ func TestEventsSetIn(t *testing.T) {
 		}
 		assert.NoDiff(t, was, argv)
 	}
-	if _, err := e.SetIn([]string{"vllm", "serve", "M"}); err == nil {
-		t.Error("no error without the flag")
-	}
+	_, err := e.SetIn([]string{"vllm", "serve", "M"})
+	assert.Error(t, err, "no error without the flag")
 }

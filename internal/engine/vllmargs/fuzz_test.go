@@ -26,9 +26,8 @@ func FuzzParseTransfer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := vllmargs.ParseTransfer(text)
 		if err != nil {
-			if !errors.Is(err, vllmargs.ErrTransfer) || instance.Printable(err.Error(), 0) != err.Error() {
-				t.Fatalf("%q: %q", text, err)
-			}
+			require.ErrorIs(t, err, vllmargs.ErrTransfer, text)
+			require.Equal(t, instance.Printable(err.Error(), 0), err.Error(), text)
 			return
 		}
 		var said struct {
@@ -87,9 +86,8 @@ func FuzzCommand(f *testing.F) {
 			t.Fatalf("%q is read as %+v", argv, c)
 		}
 		masked := vllmargs.Masked(argv)
-		if !slices.Equal(argv, sent) || len(masked) != len(argv) {
-			t.Fatalf("%q became %q", sent, argv)
-		}
+		require.EqualSlices(t, argv, sent)
+		require.Equal(t, len(masked), len(argv))
 		for i, a := range argv {
 			flag, value, joined := strings.Cut(a, "=")
 			var secret string

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -103,9 +104,8 @@ func TestLeaseAndTier(t *testing.T) {
 		if tier := got.Offloading(); tier != nil {
 			port = tier.Port
 		}
-		if got.LeaseSeconds() != tc.lease || port != tc.port {
-			t.Errorf("%s: %d s, port %d", tc.text, got.LeaseSeconds(), port)
-		}
+		assert.Equal(t, got.LeaseSeconds(), tc.lease)
+		assert.Equal(t, port, tc.port)
 	}
 }
 

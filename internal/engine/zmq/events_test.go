@@ -56,9 +56,8 @@ func TestSubscribe(t *testing.T) {
 			}
 		}
 		pub.End()
-		if m, err := c.Receive(); err == nil {
-			t.Errorf("after the publisher's end: %q", m)
-		}
+		m, err := c.Receive()
+		assert.Error(t, err, "after the publisher's end: %q", m)
 	})
 	t.Run("bound", func(t *testing.T) {
 		t.Parallel()
@@ -181,9 +180,7 @@ func TestReplay(t *testing.T) {
 		l, _ := listen(t, zmq.Router, loopback, zmq.Bounds{})
 		asker := testkit.StartPython(t, python, events, "REPLAY", endpointOf(l), "0")
 		m := receive(t, l)
-		if !same(m.Frames, [][]byte{{}, number(0)}) {
-			t.Fatalf("asked %q", m.Frames)
-		}
+		require.True(t, same(m.Frames, [][]byte{{}, number(0)}), "asked %q", m.Frames)
 		for i := range 100 {
 			require.NoError(t, m.Answer(append([][]byte{{}}, message(i)...)...))
 		}
@@ -203,19 +200,16 @@ func TestDialEnds(t *testing.T) {
 	silent, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() }) // its error is irrelevant
-	if _, err := zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(), zmq.Bounds{Handshake: 50 * time.Millisecond}, nil); err == nil {
-		t.Error("a peer that says nothing was taken")
-	}
-	if _, err := zmq.Dial(t.Context(), zmq.Router, loopback, zmq.Bounds{}, nil); err == nil {
-		t.Error("a ROUTER connected")
-	}
+	_, err = zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(), zmq.Bounds{Handshake: 50 * time.Millisecond}, nil)
+	assert.Error(t, err, "a peer that says nothing was taken")
+	_, err = zmq.Dial(t.Context(), zmq.Router, loopback, zmq.Bounds{}, nil)
+	assert.Error(t, err, "a ROUTER connected")
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
 	endpoint := "tcp://" + pub.Addr().String()
-	if _, err := zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{}, nil); err == nil {
-		t.Error("a DEALER was taken by a PUB")
-	}
+	_, err = zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{}, nil)
+	assert.Error(t, err, "a DEALER was taken by a PUB")
 	c := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: 1000})
 	require.NoError(t, c.Subscribe(""))
 	testkit.Eventually(t, 20*time.Second, func() error {

@@ -62,9 +62,8 @@ func TestAddAndRemove(t *testing.T) {
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
 	outcome, err := r.svc.Add(t.Context(), k, 4)
-	if err != nil || outcome != httpapi.Added {
-		t.Fatalf("Add: %v, %v", outcome, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, outcome, httpapi.Added)
 	// Add returns once this proxy's snapshot contains the instance.
 	in, ok := r.watcher.Snapshot().Lookup(k)
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
@@ -93,19 +92,14 @@ func TestAdd_Pending(t *testing.T) {
 	r := start(t, "", netguard.Policy{})
 	address := testkit.FreePort(t)
 	outcome, err := r.svc.Add(t.Context(), key(address), 0)
-	if err != nil || outcome != httpapi.Waiting {
-		t.Fatalf("Add: %v, %v", outcome, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, outcome, httpapi.Waiting)
 	// Both calls return once this proxy's list contains the change.
-	if !r.watcher.Snapshot().Waiting(key(address)) {
-		t.Error("the list does not show the one that is waited for")
-	}
+	assert.True(t, r.watcher.Snapshot().Waiting(key(address)), "the list does not show the one that is waited for")
 	if existed, err := r.svc.Remove(t.Context(), key(address)); err != nil || !existed {
 		t.Fatalf("Remove: %v, %v", existed, err)
 	}
-	if r.watcher.Snapshot().Waiting(key(address)) {
-		t.Error("the list still shows one that was removed")
-	}
+	assert.False(t, r.watcher.Snapshot().Waiting(key(address)), "the list still shows one that was removed")
 	if outcome, err = r.svc.Add(t.Context(), key(address), 2); err != nil || outcome != httpapi.Waiting {
 		t.Fatalf("Add after Remove: %v, %v", outcome, err)
 	}
@@ -186,13 +180,11 @@ func TestAddThroughALaggingProxy(t *testing.T) {
 		Members: lagging{instance.NewSnapshot(1, []*instance.Instance{{Key: k, Verified: true}})},
 	})
 	outcome, err := svc.Add(t.Context(), k, 0)
-	if err != nil || outcome != httpapi.Waiting {
-		t.Errorf("Add: %v, %v", outcome, err)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, outcome, httpapi.Waiting)
 	resp, err := etcd.Client(t).Get(t.Context(), l.Pending(k))
-	if err != nil || len(resp.Kvs) != 1 {
-		t.Errorf("the pending add in etcd: %v, %v", resp, err)
-	}
+	require.NoError(t, err, "the pending add in etcd")
+	assert.Len(t, resp.Kvs, 1, "the pending add in etcd")
 }
 
 func TestAddRefuses(t *testing.T) {
@@ -222,9 +214,7 @@ func TestAddRefuses(t *testing.T) {
 func aProxy(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Header.Get(instance.ProbeHeader) == "" {
-			t.Errorf("a question without %s", instance.ProbeHeader)
-		}
+		assert.NotEqual(t, req.Header.Get(instance.ProbeHeader), "", "a question without %s", instance.ProbeHeader)
 		w.WriteHeader(http.StatusLoopDetected)
 	}))
 	t.Cleanup(srv.Close)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -61,16 +62,14 @@ func TestFile(t *testing.T) {
 	r.Reload()
 	r.Reload() // the second call reads a changed file
 	expect("changed", map[string]apikeys.Key{"k0": {}, "k1": {Name: "team-a"}, "k3": {Name: "team-c", Rights: apikeys.Rank}})
-	if r.Problem() != "" || r.Len() != 3 {
-		t.Errorf("%q, %d keys", r.Problem(), r.Len())
-	}
+	assert.Equal(t, r.Problem(), "")
+	assert.Equal(t, r.Len(), 3)
 	write(t, path, "")
 	r.Reload()
 	r.Reload()
 	expect("empty", map[string]apikeys.Key{"k0": {}})
-	if _, err := apikeys.Open(nil, path+".not", nil, nil); err == nil {
-		t.Error("no file, no error")
-	}
+	_, err = apikeys.Open(nil, path+".not", nil, nil)
+	assert.Error(t, err, "no file, no error")
 }
 
 // A partially written file does not remove keys: the previous keys stay active.
@@ -111,7 +110,6 @@ func TestNoKeys(t *testing.T) {
 	if err != nil || r == nil {
 		t.Fatalf("%v %v", r, err)
 	}
-	if _, ok := r.Find("any"); ok {
-		t.Error("let in")
-	}
+	_, ok := r.Find("any")
+	assert.False(t, ok, "let in")
 }

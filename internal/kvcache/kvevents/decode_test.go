@@ -181,9 +181,8 @@ func TestShapes(t *testing.T) {
 		},
 	} {
 		got, err := json.Marshal(decode(t, pack(t, tc.batch)))
-		if err != nil || string(got) != tc.want {
-			t.Errorf("%s:\n got %s, %v\nwant %s", name, got, err, tc.want)
-		}
+		require.NoError(t, err, name)
+		assert.Equal(t, string(got), tc.want, name)
 	}
 	for name, p := range map[string][]byte{
 		"nothing": nil, "a number": pack(t, 1), "events are a number": pack(t, []any{1.0, 2}), "cut short": {0x93, 0xcb},
@@ -203,9 +202,8 @@ func TestText_Nested(t *testing.T) {
 		t.Errorf("%q, %v", got, err)
 	}
 	for _, nest := range []string{"\x91", "\x81\xa1a"} {
-		if got, err := text([]byte(strings.Repeat(nest, 50_000) + "\xc0")); err == nil {
-			t.Errorf("%d bytes for values within %q", len(got), nest)
-		}
+		got, err := text([]byte(strings.Repeat(nest, 50_000) + "\xc0"))
+		assert.Error(t, err, "%d bytes for values within %q", len(got), nest)
 	}
 }
 

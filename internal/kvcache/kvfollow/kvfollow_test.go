@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -174,9 +175,7 @@ func TestFollow_MissedEvents(t *testing.T) {
 	_, x := follow(t, &m, netguard.New(nil))
 	want(t, x, in, first, 0)
 	target := kvindex.Target{Address: in.Address}
-	if x.Complete(target) {
-		t.Error("complete before any event")
-	}
+	assert.False(t, x.Complete(target), "complete before any event")
 	next := uint32(100)
 	testkit.Eventually(t, 20*time.Second, func() error { // the subscription may arrive late
 		complete(t, s, []uint32{next, next + 1, next + 2, next + 3, next + 4})
@@ -186,9 +185,8 @@ func TestFollow_MissedEvents(t *testing.T) {
 		}
 		return nil
 	})
-	if want(t, x, in, first, 0); x.Complete(target) {
-		t.Error("complete without the first events")
-	}
+	want(t, x, in, first, 0)
+	assert.False(t, x.Complete(target), "complete without the first events")
 }
 
 // TestFollow_ForbiddenEndpoint: an engine cannot make the proxy connect to a forbidden

@@ -401,17 +401,14 @@ func TestAdaptersAreBounded(t *testing.T) {
 	store := func(lora string) {
 		p := prompt{lora: lora, tokens: make([]uint32, size)}
 		x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{e.event(t, p, 0, 1, 0)}})
-		if !x.Adapter(lora) {
-			t.Fatalf("%s is not known", lora)
-		}
+		require.True(t, x.Adapter(lora), "%s is not known", lora)
 	}
 	const most = 1 << 14
 	for i := range most + 1 {
 		store(fmt.Sprint(i))
 	}
-	if x.Adapter("0") || !x.Adapter(fmt.Sprint(most)) {
-		t.Errorf("0 is known: %v", x.Adapter("0"))
-	}
+	assert.False(t, x.Adapter("0"), "0 is known")
+	assert.True(t, x.Adapter(fmt.Sprint(most)), "0 is known")
 	store("0")
 }
 

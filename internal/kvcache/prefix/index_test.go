@@ -48,9 +48,7 @@ func TestBlockBoundaries_ByPosition(t *testing.T) {
 			t.Errorf("of %d bytes in common %d are found", n, got)
 		}
 	}
-	if b := chain("other", whole); b.keys[0] == a.keys[0] {
-		t.Error("prompts of two models have something in common")
-	}
+	assert.NotEqual(t, chain("other", whole).keys[0], a.keys[0], "prompts of two models have something in common")
 	if n := a.Len(); n > 300 {
 		t.Errorf("%d borders", n)
 	}

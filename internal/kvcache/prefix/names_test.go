@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // tokens splits a text into tokens of one to eight bytes. The split depends on the
@@ -106,7 +107,6 @@ func TestNames_Evict(t *testing.T) {
 	if memory.Used(indexmem.Prompts) != 0 || n.oldest.Len() != 0 || len(n.at) != 0 {
 		t.Errorf("%d bytes, %d prompts at %d borders are left", memory.Used(indexmem.Prompts), n.oldest.Len(), len(n.at))
 	}
-	if _, ok := n.Oldest(); ok {
-		t.Error("there is an oldest one")
-	}
+	_, ok := n.Oldest()
+	assert.False(t, ok, "there is an oldest one")
 }

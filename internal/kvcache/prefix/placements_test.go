@@ -23,14 +23,10 @@ func TestPlacements(t *testing.T) {
 		}
 	}
 	place(&own, first, 7, 20_000)
-	if own.Waiting() {
-		t.Error("a prompt is queued without other proxies")
-	}
+	assert.False(t, own.Waiting(), "a prompt is queued without other proxies")
 	own.SetOthers(true)
 	place(&own, chain("m", text(2, 500)), 7, 500) // too short to be published
-	if own.Waiting() {
-		t.Error("a prompt of two borders is published")
-	}
+	assert.False(t, own.Waiting(), "a prompt of two borders is published")
 	place(&own, first, 7, 20_000)
 	place(&own, chain("m", text(3, 30_000)), 8, 30_000)
 	require.NoError(t, other.Read(own.Take(1<<10)))
@@ -79,9 +75,7 @@ func TestRemoteAndNoted(t *testing.T) {
 	a, b := x.Add(), x.Add()
 	c := chain("m", text(1, 20_000))
 	placed, ok := c.Place(ModelHash("m"), 7, c.Total())
-	if !ok {
-		t.Fatal("too short")
-	}
+	require.True(t, ok, "too short")
 	for range 2 {
 		x.AddRemote(a, &placed)
 		x.AddRemote(b, &placed)
@@ -96,9 +90,8 @@ func TestRemoteAndNoted(t *testing.T) {
 	x.Clear(a)
 	longest := make([]int, 2)
 	x.Deepest(c, longest)
-	if longest[a] != 0 || longest[b] != c.Len() {
-		t.Errorf("%v, want nothing of the one that was forgotten", longest)
-	}
+	assert.Equal(t, longest[a], 0, "%v, want nothing of the one that was forgotten", longest)
+	assert.Equal(t, longest[b], c.Len(), "%v, want nothing of the one that was forgotten", longest)
 	x.Clear(b)
 	if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 {
 		t.Errorf("%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
@@ -149,9 +142,7 @@ func TestPlacementsBounds(t *testing.T) {
 func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {
 	t.Helper()
 	list, _ := p.Since(0, model)
-	if len(list) == 0 {
-		t.Fatal("nothing was received")
-	}
+	require.NotEqual(t, len(list), 0, "nothing was received")
 	return list
 }
 

@@ -171,9 +171,8 @@ func TestSnapshotThenDiffs(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		names, all = read(t, v)
-		if len(names) != 1 || names[0] != "diff" {
-			t.Fatalf("then %v", names)
-		}
+		require.Len(t, names, 1)
+		require.Equal(t, names[0], "diff")
 		m := all[0]
 		if len(m.Rows) != 2 || string(m.Rows["decode/10.0.0.2:1"]) != "null" || !strings.Contains(string(m.Rows["decode/10.0.0.3:1"]), `"connector":"nixl","weight":100,`) {
 			t.Errorf("rows %s", m.Rows)
@@ -367,12 +366,10 @@ func TestTenure(t *testing.T) {
 		var old, fresh Row
 		_, _ = json.Unmarshal(all[0].Rows["prefill/10.0.0.1:1"], &old), json.Unmarshal(all[0].Rows["decode/10.0.0.2:1"], &fresh)
 		now := time.Now().UnixMilli()
-		if now-old.Since != time.Hour.Milliseconds() || !old.AtLeast {
-			t.Errorf("known for %d ms, at least: %t", now-old.Since, old.AtLeast)
-		}
-		if fresh.Since != now || fresh.AtLeast {
-			t.Errorf("a new lease is %d ms old, at least: %t", now-fresh.Since, fresh.AtLeast)
-		}
+		assert.Equal(t, now-old.Since, time.Hour.Milliseconds())
+		assert.True(t, old.AtLeast)
+		assert.Equal(t, fresh.Since, now, "a new lease")
+		assert.False(t, fresh.AtLeast, "a new lease")
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The feed describes the changes of an instance.
@@ -56,9 +57,8 @@ func TestFeed_InstanceChanges(t *testing.T) {
 	} {
 		var got []string
 		for _, c := range changes(tc.was, tc.is) {
-			if c.Who != "a:1" || c.Role != instance.Decode {
-				t.Errorf("%s: of %s %s", tc.name, c.Role, c.Who)
-			}
+			assert.Equal(t, c.Who, "a:1", tc.name)
+			assert.Equal(t, c.Role, instance.Decode, tc.name)
 			got = append(got, c.Kind+" "+c.Text)
 		}
 		assert.Equal(t, strings.Join(got, "; "), tc.want, tc.name)
@@ -70,9 +70,8 @@ func TestFeedKeepsTheLast(t *testing.T) {
 	var f feed
 	empty := instance.NewSnapshot(0, nil)
 	f.follow(empty, instance.NewSnapshot(7, []*instance.Instance{member(instance.Decode, "a:1"), member(instance.Prefill, "b:1")}), time.Now())
-	if len(f.all) != 1 || !strings.Contains(f.all[0].Text, "2 entries") {
-		t.Errorf("at first %+v", f.all)
-	}
+	require.Len(t, f.all, 1, "at first")
+	assert.Contains(t, f.all[0].Text, "2 entries")
 	for range maxFeed + 20 {
 		f.add(Change{Text: "x"}, time.Now())
 	}

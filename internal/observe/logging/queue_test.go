@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -44,13 +45,9 @@ func TestQueueWithAStalledOutput(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if q.Flush(time.Millisecond) {
-		t.Fatal("all is written to an output that takes nothing")
-	}
+	require.False(t, q.Flush(time.Millisecond), "all is written to an output that takes nothing")
 	close(g.open)
-	if !q.Flush(time.Minute) {
-		t.Fatal("it was not written")
-	}
+	require.True(t, q.Flush(time.Minute), "it was not written")
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	got := strings.Split(strings.TrimSuffix(g.got.String(), "\n"), "\n")
@@ -75,7 +72,5 @@ func TestQueueInOrder(t *testing.T) {
 	if !q.Flush(time.Minute) || g.got.String() != want.String() {
 		t.Errorf("%d bytes of %d", g.got.Len(), want.Len())
 	}
-	if !q.Flush(0) {
-		t.Error("an empty queue is not empty")
-	}
+	assert.True(t, q.Flush(0), "an empty queue is not empty")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestMembership_EtcdMetrics(t *testing.T) {
@@ -48,11 +49,9 @@ func TestMembership_EtcdMetrics(t *testing.T) {
 			t.Errorf("%s is %v (%t), want %v", name, v, ok, want)
 		}
 	}
-	if v, ok := got["pd_membership_snapshot_age_seconds"]; ok {
-		t.Errorf("an age without a saved membership: %v", v)
-	}
+	v, ok := got["pd_membership_snapshot_age_seconds"]
+	assert.False(t, ok, "an age without a saved membership: %v", v)
 	stops = true
-	if v, ok := gathered(t, reg)["pd_ready"]; ok {
-		t.Errorf("pd_ready is %v while the proxy stops", v)
-	}
+	v, ok = gathered(t, reg)["pd_ready"]
+	assert.False(t, ok, "pd_ready is %v while the proxy stops", v)
 }

@@ -113,18 +113,16 @@ func TestModels(t *testing.T) {
 		"pd_model_time_to_first_token_seconds a": 1, "pd_model_time_per_output_token_seconds a": 1, "pd_model_time_per_output_token_seconds other": 1,
 	})
 	for name := range got {
-		if strings.Contains(name, "made up") || strings.Contains(name, "third") {
-			t.Errorf("there is %s", name)
-		}
+		assert.NotContains(t, name, "made up")
+		assert.NotContains(t, name, "third")
 	}
 	// The label of a model that has left is given to a served one.
 	fleet.set(member(instance.Prefill, "p:1", instance.Ready, "third"), member(instance.Decode, "d:1", instance.Ready, "third"))
 	m.Done(answered("third"))
 	got = gathered(t, reg)
 	check(t, got, map[string]float64{"pd_model_requests_total third ok": 1, "pd_model_tokens_total third output": 7, "pd_model_requests_total other ok": 1})
-	if _, ok := got["pd_model_requests_total a ok"]; ok {
-		t.Error("the model that has left has series")
-	}
+	_, ok := got["pd_model_requests_total a ok"]
+	assert.False(t, ok, "the model that has left has series")
 }
 
 // An adapter that got its label when it was used, while instances listed it, loses it when they no longer do.
@@ -168,9 +166,8 @@ func TestModels_LabelOfARoute(t *testing.T) {
 		m.Done(answered("new"))
 		got := gathered(t, reg)
 		check(t, got, map[string]float64{"pd_model_requests_total new ok": 1, "pd_model_requests_total other ok": 1})
-		if _, ok := got["pd_model_requests_total old ok"]; ok {
-			t.Errorf("%s: a deleted model route has series", name)
-		}
+		_, ok := got["pd_model_requests_total old ok"]
+		assert.False(t, ok, "%s: a deleted model route has series", name)
 	}
 }
 
@@ -257,9 +254,8 @@ func TestInstances(t *testing.T) {
 	got := gathered(t, reg)
 	check(t, got, map[string]float64{"pd_instance_time_to_first_token_seconds p:1 prefill": 3})
 	for name := range got {
-		if strings.Contains(name, "d:1") || strings.Contains(name, "d:9") {
-			t.Errorf("there is %s", name)
-		}
+		assert.NotContains(t, name, "d:1")
+		assert.NotContains(t, name, "d:9")
 	}
 }
 

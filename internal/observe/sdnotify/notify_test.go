@@ -34,9 +34,7 @@ func setenv(t *testing.T, socket, usec string) {
 func TestSend(t *testing.T) {
 	s := testkit.StartSystemd(t)
 	setenv(t, s.Path, "")
-	if !sdnotify.Enabled() {
-		t.Fatal("not enabled")
-	}
+	require.True(t, sdnotify.Enabled(), "not enabled")
 	require.NoError(t, sdnotify.Send(daemon.SdNotifyReady, sdnotify.Status("two\nlines\x1b")))
 	require.NoError(t, sdnotify.Send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(90*time.Second)))
 	want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
@@ -56,12 +54,8 @@ func TestWithoutSystemd(t *testing.T) {
 	}
 	assert.NoError(t, sdnotify.Watch(t.Context(), sane, func(error) {}))
 	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
-	if err := sdnotify.Send(daemon.SdNotifyReady); err == nil {
-		t.Error("no error without a listener")
-	}
-	if err := sdnotify.Watch(t.Context(), sane, func(error) {}); err == nil {
-		t.Error("no error for an invalid WATCHDOG_USEC")
-	}
+	assert.Error(t, sdnotify.Send(daemon.SdNotifyReady), "no error without a listener")
+	assert.Error(t, sdnotify.Watch(t.Context(), sane, func(error) {}), "no error for an invalid WATCHDOG_USEC")
 }
 
 func TestWatch(t *testing.T) {

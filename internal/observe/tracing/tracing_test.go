@@ -11,6 +11,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -48,9 +49,8 @@ func TestOpenWithoutACollector(t *testing.T) {
 	}
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier/pigeon")
-	if _, err := Open(t.Context(), Options{}); err == nil {
-		t.Error("a protocol that there is not")
-	}
+	_, err := Open(t.Context(), Options{})
+	assert.Error(t, err, "a protocol that there is not")
 	for _, protocol := range []string{"grpc", "http/protobuf"} {
 		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
 		tracer, err := Open(t.Context(), Options{})

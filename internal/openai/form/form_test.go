@@ -83,9 +83,8 @@ func TestForms_SameAsVLLM(t *testing.T) {
 				Model  string
 				Stream bool
 			}
-			if json.Unmarshal([]byte(r.Answer), &answer) != nil || json.Unmarshal([]byte(answer.Text), &read) != nil {
-				t.Fatalf("%s: %s", r.Name, r.Answer)
-			}
+			require.NoError(t, json.Unmarshal([]byte(r.Answer), &answer), r.Name)
+			require.NoError(t, json.Unmarshal([]byte(answer.Text), &read), r.Name)
 			if got.Model != read.Model || got.Stream != read.Stream {
 				t.Errorf("%s: read %+v, vLLM %+v", r.Name, *got, read)
 			}
@@ -189,8 +188,7 @@ func TestAmbiguousForms(t *testing.T) {
 		}
 	}
 	for _, contentType := range []string{`multipart/form-data; boundary=B; boundary*=utf-8''C`, `multipart/form-data; boundary="\B"`} {
-		if _, err := form.Parse([]string{contentType}, []byte(file)); err == nil {
-			t.Errorf("%s: accepted", contentType)
-		}
+		_, err := form.Parse([]string{contentType}, []byte(file))
+		assert.Error(t, err, "%s: accepted", contentType)
 	}
 }

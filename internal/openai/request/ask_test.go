@@ -98,9 +98,7 @@ func TestEngineQuery_NoSteeringFields(t *testing.T) {
 	t.Parallel()
 	for _, field := range steeringFields {
 		for how, body := range disguises(field) {
-			if request.MayAsk(body) {
-				t.Errorf("%s, %s: an engine would be asked about %q", field, how, body)
-			}
+			assert.False(t, request.MayAsk(body), "%s, %s: an engine would be asked about %q", field, how, body)
 		}
 	}
 }

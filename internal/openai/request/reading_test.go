@@ -69,9 +69,7 @@ func TestReading_Media(t *testing.T) {
 				r, _ := request.Parse(tc.kind, []byte(tc.before+picture+after))
 				var room [2][]byte
 				head, prompt, media := r.Reading(room[:])
-				if !media {
-					t.Error("no media")
-				}
+				assert.True(t, media, "no media")
 				return string(bytes.Join(append(head, prompt), nil))
 			}
 			got := read(first, text)

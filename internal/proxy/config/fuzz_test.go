@@ -85,9 +85,7 @@ func FuzzArgs(f *testing.F) {
 			return // could read files
 		}
 		if p, err := tryArgs(args); err != nil {
-			if strings.TrimSpace(err.Error()) == "" {
-				t.Fatalf("%q is refused without an error", args)
-			}
+			require.NotEqual(t, strings.TrimSpace(err.Error()), "", "%q is refused without an error", args)
 		} else if len(p.Prefill) != len(slices.Compact(slices.Sorted(slices.Values(p.Prefill)))) {
 			t.Fatalf("%q names %q", args, p.Prefill)
 		}

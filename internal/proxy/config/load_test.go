@@ -58,9 +58,7 @@ func writeFile(t *testing.T, text string) string {
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, nil)
-	if !p.Embedded() {
-		t.Error("without endpoints etcd must be embedded")
-	}
+	assert.True(t, p.Embedded(), "without endpoints etcd must be embedded")
 	want := config.Proxy{
 		Clients:      config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
 		Etcd:         config.Etcd{EtcdPrefix: "/pd"},
@@ -128,9 +126,8 @@ func TestPolicies(t *testing.T) {
 		{map[string]string{"PD_POLICY": "least_loaded"}, "--config " + file, "least_loaded", "session"},
 	} {
 		p := mustLoad(t, tt.env, strings.Fields(tt.args)...)
-		if p.PrefillPolicy != tt.prefill || p.DecodePolicy != tt.decode {
-			t.Errorf("%v %s: %s and %s", tt.env, tt.args, p.PrefillPolicy, p.DecodePolicy)
-		}
+		assert.Equal(t, p.PrefillPolicy, tt.prefill, "%v %s: and", tt.env, tt.args)
+		assert.Equal(t, p.DecodePolicy, tt.decode, "%v %s: and", tt.env, tt.args)
 		var out bytes.Buffer
 		require.NoError(t, p.Print(&out))
 		if !strings.Contains(out.String(), "\nprefill-policy: "+tt.prefill) || !strings.Contains(out.String(), "\ndecode-policy: "+tt.decode) {
@@ -142,9 +139,8 @@ func TestPolicies(t *testing.T) {
 func TestOtherEnvironmentNames(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, map[string]string{"ADMIN_API_KEY": "admin", "OPENAI_API_KEY": "engine"})
-	if p.AdminAPIKey != "admin" || p.EngineAPIKey != "engine" {
-		t.Errorf("admin %q, engine %q", p.AdminAPIKey, p.EngineAPIKey)
-	}
+	assert.Equal(t, p.AdminAPIKey, "admin")
+	assert.Equal(t, p.EngineAPIKey, "engine")
 	p = mustLoad(t, map[string]string{"ADMIN_API_KEY": "old", "PD_ADMIN_API_KEY": "new"})
 	assert.Equal(t, p.AdminAPIKey, "new", "admin: PD_ADMIN_API_KEY must win")
 }
@@ -152,9 +148,8 @@ func TestOtherEnvironmentNames(t *testing.T) {
 func TestStateDirectory(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, "--etcd-listen", "localhost:4000")
-	if p.EtcdDataDir != "/var/state/pdmesh/etcd-4000" || p.EtcdListen != "127.0.0.1:4000" {
-		t.Errorf("data dir %q, listen %q", p.EtcdDataDir, p.EtcdListen)
-	}
+	assert.Equal(t, p.EtcdDataDir, "/var/state/pdmesh/etcd-4000")
+	assert.Equal(t, p.EtcdListen, "127.0.0.1:4000")
 	p = mustLoad(t, map[string]string{"XDG_STATE_HOME": "relative"})
 	assert.Equal(t, p.EtcdDataDir, "/home/someone/.local/state/pdmesh/etcd-2379",
 		"data dir: a relative XDG_STATE_HOME must be passed over")
@@ -254,9 +249,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, p.Print(&out))
 	for _, s := range secrets {
-		if strings.Contains(out.String(), s) {
-			t.Errorf("secret %q is shown", s)
-		}
+		assert.NotContains(t, out.String(), s)
 	}
 	assert.Contains(t, out.String(), "# environment PD_ETCD_PASSWORD", "# flag --model")
 	for _, key := range []string{"api-key: [********, ********]", "admin-api-key: ********"} {
@@ -302,9 +295,8 @@ func TestConnectorByClass(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"NixlConnector": "nixl", "nixlpushconnector": "nixl_push", "MooncakeConnectorV1": "ascend", "LMCacheMPConnector": "plain"} {
 		p, err := load(t, nil, "--connector", name)
-		if err != nil || p.Connector != want {
-			t.Errorf("%s is %q, %v", name, p.Connector, err)
-		}
+		require.NoError(t, err, name)
+		assert.Equal(t, p.Connector, want, name)
 	}
 	_, err := load(t, nil, "--connector", "P2pNcclConnector")
 	assert.ErrorContains(t, err, "docs/connectors/refused.md")

@@ -173,9 +173,7 @@ func TestReferencePrecedenceAndPrint(t *testing.T) {
 			t.Errorf("%q is not in:\n%s", line, out.String())
 		}
 	}
-	if strings.Contains(out.String(), "prefiller-ports:") {
-		t.Errorf("a file cannot say prefiller-ports:\n%s", out.String())
-	}
+	assert.NotContains(t, out.String(), "prefiller-ports:")
 }
 
 func TestBadReferenceForms(t *testing.T) {
@@ -249,9 +247,8 @@ func TestClientBoundEnvironment(t *testing.T) {
 		{map[string]string{"CLIENT_BOUND": ""}, false, ""},
 	} {
 		p := mustLoad(t, tt.env)
-		if p.ClientBound != tt.on || p.ClientBoundKey != tt.name {
-			t.Errorf("%v: bound %v by %q", tt.env, p.ClientBound, p.ClientBoundKey)
-		}
+		assert.Equal(t, p.ClientBound, tt.on, "%v: bound by", tt.env)
+		assert.Equal(t, p.ClientBoundKey, tt.name, "%v: bound by", tt.env)
 	}
 	_, err := load(t, map[string]string{"CLIENT_BOUND": "perhaps"})
 	assert.ErrorContains(t, err, "--client-bound (from environment CLIENT_BOUND)", "on or off")

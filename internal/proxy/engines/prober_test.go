@@ -126,9 +126,8 @@ func TestProber_SilentBootstrapServer(t *testing.T) {
 	defer tr.Close()
 	tr.Suspect(in)
 	testkit.Eventually(t, time.Minute, func() error {
-		if e, ejected := tr.Ejected(in.Key); ejected {
-			t.Fatalf("ejected: %+v", e)
-		}
+		e, ejected := tr.Ejected(in.Key)
+		require.False(t, ejected, "ejected: %+v", e)
 		if tr.Trouble() {
 			return errors.New("the check is not over")
 		}

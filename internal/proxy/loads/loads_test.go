@@ -64,9 +64,8 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 				got[e.Key] = e.InFlight
 			}
 		}
-		if got[members.Prefill(address)] != prefill || got[members.Decode(address)] != decode {
-			t.Errorf("%s: %v, want %d and %d", what, got, prefill, decode)
-		}
+		assert.Equal(t, got[members.Prefill(address)], prefill, "%s: %v, want and", what, got)
+		assert.Equal(t, got[members.Decode(address)], decode, "%s: %v, want and", what, got)
 	}
 	want("prefill legs run", 4, 4) // an engine has one count for both roles
 	prefills[0].Done()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -142,9 +143,8 @@ func TestRefusals(t *testing.T) {
 			l, address := serve(t, open(t, tc.server, nil), &log)
 			_, err := ask(t, open(t, tc.client, nil), address)
 			if tc.reason == "" {
-				if err != nil || len(l.RefusedCounts()) != 0 {
-					t.Fatalf("%v, %v\n%s", err, l.RefusedCounts(), &log)
-				}
+				require.NoError(t, err, &log)
+				require.Len(t, l.RefusedCounts(), 0, &log)
 				return
 			}
 			var e *certs.Error
@@ -217,17 +217,15 @@ func TestReload(t *testing.T) {
 		return nc.(interface{ ConnectionState() tls.ConnectionState }).ConnectionState().PeerCertificates[0].Subject.CommonName
 	}
 	first, err := ask(t, client, address)
-	if err != nil || shown(first) != "first" {
-		t.Fatalf("%v", err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, shown(first), "first")
 	step := func(what, want, finding string, reloads int64) {
 		t.Helper()
 		s.Check()
 		s.Check() // the second call loads changed files
 		nc, err := ask(t, client, address)
-		if err != nil || shown(nc) != want {
-			t.Fatalf("%s: %v, shows %q", what, err, shown(nc))
-		}
+		require.NoError(t, err)
+		require.Equal(t, shown(nc), want)
 		require.NoError(t, say(first), "%s: the first connection", what)
 		st := s.Status()
 		if text := st.Finding(time.Now()); st.Reloads != reloads || (text != "") != (finding != "") || !strings.Contains(text, finding) {
@@ -370,7 +368,6 @@ func TestReload_InvalidFiles(t *testing.T) {
 func TestRefused_HostName(t *testing.T) {
 	t.Parallel()
 	err := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "prefill-tls", IsNotFound: true}}
-	if reason, text, ok := certs.Refused(err); ok {
-		t.Errorf("%s: %s", reason, text)
-	}
+	reason, text, ok := certs.Refused(err)
+	assert.False(t, ok, "%s: %s", reason, text)
 }

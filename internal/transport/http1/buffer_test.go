@@ -3,6 +3,8 @@ package http1
 import (
 	"bytes"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestBuffer(t *testing.T) {
@@ -25,9 +27,7 @@ func TestBuffer(t *testing.T) {
 		b.Add(1)
 		want = append(want, byte(i))
 	}
-	if !bytes.Equal(b.Bytes(), want) {
-		t.Error("what was added is not what is there")
-	}
+	assert.True(t, bytes.Equal(b.Bytes(), want), "what was added is not what is there")
 	if b.Take(len(want)); b.b != nil || b.Bytes() != nil {
 		t.Error("an empty buffer keeps its memory")
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -36,20 +37,16 @@ func TestHeadCache(t *testing.T) {
 	if same(first, later) || later.Header.Get("Date") != "Tue, 24 Nov 2026 06:00:01 GMT" || first.Header.Get("Date") != "Tue, 24 Nov 2026 06:00:00 GMT" {
 		t.Errorf("another date: %+v, then %+v", first, later)
 	}
-	if _, err := c.Parse([]byte(strings.Replace(usualFields, "12\r", "1x\r", 1)), false); err == nil {
-		t.Error("a malformed length is taken behind a good one")
-	}
+	_, err := c.Parse([]byte(strings.Replace(usualFields, "12\r", "1x\r", 1)), false)
+	assert.Error(t, err, "a malformed length is taken behind a good one")
 	long := "X: " + strings.Repeat("x", maxCached) + "\r\n"
 	if same(parsed(t, &c, long), parsed(t, &c, long)) || c.fields != nil || c.head.Header != nil {
 		t.Error("long fields are remembered")
 	}
 	const chunked = "Transfer-Encoding: chunked\r\n"
-	if !parsed(t, &c, chunked).Chunked {
-		t.Error("not chunked")
-	}
-	if _, err := c.Parse([]byte(chunked), true); err == nil {
-		t.Error("chunks are taken in HTTP/1.0 behind the same fields in HTTP/1.1")
-	}
+	assert.True(t, parsed(t, &c, chunked).Chunked, "not chunked")
+	_, err = c.Parse([]byte(chunked), true)
+	assert.Error(t, err, "chunks are taken in HTTP/1.0 behind the same fields in HTTP/1.1")
 }
 
 // cacheSeeds returns fields to be cached, and fields that may follow them.

@@ -79,8 +79,7 @@ func FuzzChunks(f *testing.F) {
 			return
 		}
 		theirs, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(data)))
-		if err != nil || string(theirs) != body {
-			t.Fatalf("%q, net/http says %q, %v", body, theirs, err)
-		}
+		require.NoError(t, err, "net/http says")
+		require.Equal(t, string(theirs), body, "net/http says")
 	})
 }

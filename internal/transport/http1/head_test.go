@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestHeadLen(t *testing.T) {
@@ -29,9 +30,8 @@ func TestHeadLen(t *testing.T) {
 			n, err := HeadLen([]byte(tc.data[:i]), seen)
 			seen = i
 			if n > 0 || err != nil {
-				if n != tc.want || !errors.Is(err, tc.err) {
-					t.Errorf("%q by bytes: %d, %v", tc.data, n, err)
-				}
+				assert.Equal(t, n, tc.want, "%q by bytes", tc.data)
+				assert.ErrorIs(t, err, tc.err, "%q by bytes", tc.data)
 				break
 			}
 		}
@@ -60,15 +60,13 @@ func TestFieldsAccepted(t *testing.T) {
 	want := Head{Length: 7, Close: true, KeepAlive: true, Header: http.Header{
 		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b", "c"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
 	}}
-	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%v, %v\nwant %v", got, err, want)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, fmt.Sprint(got), fmt.Sprint(want))
 	assert.Equal(t, string(in), fields, "the fields are now")
 	// Values share an array: adding to one must not write into the next.
 	got.Header.Add("Date", "later")
-	if got.Header.Get("X-Request-Id") != "a" || got.Header.Get("X-Empty") != "" {
-		t.Error("adding a value changed another one")
-	}
+	assert.Equal(t, got.Header.Get("X-Request-Id"), "a", "adding a value changed another one")
+	assert.Equal(t, got.Header.Get("X-Empty"), "", "adding a value changed another one")
 	for name, values := range got.Header {
 		if name != "Date" && cap(values) != len(values) {
 			t.Errorf("%s has room for more, which copies of the header would share", name)
@@ -94,9 +92,8 @@ func TestAppendField(t *testing.T) {
 		{"X", "secret\r\nY: b", "", ErrValue}, {"X", "secret\n", "", ErrValue}, {"X", "secret\x00", "", ErrValue},
 	} {
 		b, err := AppendField([]byte("before"), tc.name, tc.value)
-		if string(b) != "before"+tc.want || !errors.Is(err, tc.err) {
-			t.Errorf("%q: %q: %q, %v", tc.name, tc.value, b, err)
-		}
+		assert.Equal(t, string(b), "before"+tc.want, "%q: %q", tc.name, tc.value)
+		assert.ErrorIs(t, err, tc.err, "%q: %q", tc.name, tc.value)
 		if err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("the error shows the value: %v", err)
 		}

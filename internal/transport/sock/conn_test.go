@@ -63,9 +63,7 @@ func TestReadWrite_BeyondBuffers(t *testing.T) {
 		}()
 		got, err := io.ReadAll(ours)
 		require.NoError(t, errors.Join(err, <-wrote, <-echoed), "size %d", size)
-		if !bytes.Equal(got, sent) {
-			t.Errorf("size %d: %d bytes came back, and not the same", size, len(got))
-		}
+		assert.True(t, bytes.Equal(got, sent), "size %d: %d bytes came back, and not the same", size, len(got))
 	}
 }
 
@@ -105,9 +103,8 @@ func TestRestAfterADeadline(t *testing.T) {
 	}()
 	got, err := io.ReadAll(peer)
 	require.NoError(t, errors.Join(err, <-wrote))
-	if got = append(first[:], got...); !bytes.Equal(got, sent) {
-		t.Errorf("%d bytes came, %d were sent", len(got), len(sent))
-	}
+	got = append(first[:], got...)
+	assert.True(t, bytes.Equal(got, sent), "%d bytes came, %d were sent", len(got), len(sent))
 }
 
 // TestErrors compares the errors with those of package net.
@@ -145,9 +142,8 @@ func TestErrors(t *testing.T) {
 		ours, peer := pair(t)
 		c.before(ours, peer)
 		err := c.do(ours)
-		if !slices.ContainsFunc(c.want, func(want error) bool { return errors.Is(err, want) }) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
-		}
+		assert.True(t, slices.ContainsFunc(c.want, func(want error) bool { return errors.Is(err, want) }),
+			"%s: %v, want %v", c.name, err, c.want)
 		var op *net.OpError
 		if err != io.EOF && !errors.As(err, &op) {
 			t.Errorf("%s: %#v is no *net.OpError", c.name, err)

@@ -348,9 +348,7 @@ func TestTimeout(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		e := &upstream.Error{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}
-		if !e.Timeout() {
-			t.Fatal("a dial deadline is a timeout")
-		}
+		require.True(t, e.Timeout(), "a dial deadline is a timeout")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 		defer cancel()
 		<-ctx.Done()

@@ -180,9 +180,8 @@ func FuzzRequest(f *testing.F) {
 		got, err := http.ReadRequest(r)
 		require.NoError(t, err, "net/http refuses %q", whole)
 		sent, err := io.ReadAll(got.Body)
-		if err != nil || !bytes.Equal(sent, body) {
-			t.Fatalf("%q: body %q, %v", whole, sent, err)
-		}
+		require.NoError(t, err, "%q: body %q", whole, sent)
+		require.True(t, bytes.Equal(sent, body), "%q: body %q", whole, sent)
 		if left := src.Len() + r.Buffered(); left != 0 {
 			t.Fatalf("%d bytes of %q are another request", left, whole)
 		}
@@ -190,9 +189,8 @@ func FuzzRequest(f *testing.F) {
 			t.Fatalf("%q is read as %s to %s, %v", whole, got.Method, got.Host, got.Header)
 		}
 		want, query, _ := strings.Cut(path, "?")
-		if got.URL.Path != want || got.URL.RawQuery != query {
-			t.Fatalf("%q is read as %q and %q", whole, got.URL.Path, got.URL.RawQuery)
-		}
+		require.Equal(t, got.URL.Path, want, "%q is read as and", whole)
+		require.Equal(t, got.URL.RawQuery, query, "%q is read as and", whole)
 		for n, values := range got.Header {
 			if n != "X-Last" && n != "Content-Length" && (!strings.EqualFold(n, name) || len(values) != 2 || values[0] != strings.Trim(value, " \t")) {
 				t.Fatalf("%q has a header %s: %q", whole, n, values)

@@ -129,9 +129,7 @@ func TestStandardServerResponses(t *testing.T) {
 			}
 		}
 		assert.Equal(t, conns.Load(), 3, "connections: one that was announced closed was used, or one was not kept")
-		if !bytes.Equal(large, kept) {
-			t.Error("the body's bytes were changed")
-		}
+		assert.True(t, bytes.Equal(large, kept), "the body's bytes were changed")
 	})
 }
 
@@ -209,9 +207,8 @@ func TestRead_ReturnsAvailableBytes(t *testing.T) {
 			want := fmt.Sprintf("data: %d\n\n", i)
 			next <- want
 			n, err := resp.Body.Read(buf)
-			if err != nil || string(buf[:n]) != want {
-				t.Fatalf("%q, %v; want %q", buf[:n], err, want)
-			}
+			require.NoError(t, err)
+			require.Equal(t, string(buf[:n]), want)
 		}
 		close(next)
 		if n, err := resp.Body.Read(buf); n != 0 || err != io.EOF {
@@ -237,9 +234,7 @@ func TestCloseOfAnUnfinishedBody(t *testing.T) {
 		resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
 		require.NoError(t, err)
 		_ = resp.Body.Close()
-		if err := <-left; err == nil {
-			t.Fatal("the engine read a byte")
-		}
+		require.Error(t, <-left, "the engine read a byte")
 		if _, err := resp.Body.Read(make([]byte, 9)); err == nil || errors.Is(err, io.EOF) {
 			t.Fatalf("reading a closed body: %v", err)
 		}
@@ -289,9 +284,8 @@ func TestEarlyAnswer(t *testing.T) {
 				resp, got, err := fetch(ctx, c, r)
 				defer close(release)
 				if how == "interim first" {
-					if err != nil || got != fmt.Sprintf("%08d", len(body)+1) {
-						t.Fatalf("%q, %v", got, err)
-					}
+					require.NoError(t, err)
+					require.Equal(t, got, fmt.Sprintf("%08d", len(body)+1))
 					return
 				}
 				if how == "closes" && err != nil {

@@ -78,9 +78,8 @@ func TestDamagedFiles(t *testing.T) {
 			}
 			h.Close()
 			wals, err := filepath.Glob(filepath.Join(cfg.DataDir, "member", "wal", "*-*.wal"))
-			if err != nil || len(wals) != 1 {
-				t.Fatalf("%v, %v", wals, err)
-			}
+			require.NoError(t, err)
+			require.Len(t, wals, 1)
 			c.damage(t, filepath.Join(cfg.DataDir, "member", "snap", "db"), wals[0])
 			again, err := process.Start(t.Context(), cfg)
 			if err == nil {
@@ -93,9 +92,7 @@ func TestDamagedFiles(t *testing.T) {
 			if err != nil && (!errors.Is(err, process.ErrDamaged) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), "--state-dir")) {
 				t.Errorf("error %v", err)
 			}
-			if s := out.String(); strings.Contains(s, "goroutine ") {
-				t.Error("a stack trace in the log")
-			}
+			assert.NotContains(t, out.String(), "goroutine ")
 		})
 	}
 }

@@ -202,9 +202,7 @@ func TestEtcd_ExitsWithProxy(t *testing.T) {
 		}
 		return nil
 	})
-	if pid(t, dir) == 0 {
-		t.Fatal("no etcd")
-	}
+	require.NotEqual(t, pid(t, dir), 0, "no etcd")
 	require.NoError(t, parent.Process.Kill())
 	_ = parent.Wait()
 	testkit.Eventually(t, soon, func() error {

@@ -103,9 +103,8 @@ func TestCheck_Blocks(t *testing.T) {
 	go func() { defer close(checked); f.Check() }()
 	pipe, err := os.OpenFile(b, os.O_WRONLY, 0) // blocks until the file is read
 	require.NoError(t, err)
-	if *f.Current() != "1,,2" || f.Status() != (reload.Status{}) {
-		t.Errorf("%q, %+v", *f.Current(), f.Status())
-	}
+	assert.Equal(t, *f.Current(), "1,,2")
+	assert.Equal(t, f.Status(), reload.Status{})
 	assert.NoError(t, pipe.Close())
 	<-checked
 }
