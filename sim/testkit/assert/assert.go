@@ -17,13 +17,13 @@ import (
 // Equal reports whether got == want.
 func Equal[T comparable](t testing.TB, got, want T, about ...any) bool {
 	t.Helper()
-	return check(t, got == want, about, "got %s, want %s", show(got), show(want))
+	return check(t, got == want, about, "got %s, want %s", Show(got), Show(want))
 }
 
 // NotEqual reports whether got != not.
 func NotEqual[T comparable](t testing.TB, got, not T, about ...any) bool {
 	t.Helper()
-	return check(t, got != not, about, "got %s", show(got))
+	return check(t, got != not, about, "got %s", Show(got))
 }
 
 // True reports whether got is true.
@@ -41,14 +41,14 @@ func False(t testing.TB, got bool, about ...any) bool {
 // EqualSlices reports whether two slices have the same elements; nil and an empty one are the same.
 func EqualSlices[S ~[]E, E comparable](t testing.TB, got, want S, about ...any) bool {
 	t.Helper()
-	return check(t, slices.Equal(got, want), about, "got %s, want %s", show(got), show(want))
+	return check(t, slices.Equal(got, want), about, "got %s, want %s", Show(got), Show(want))
 }
 
 // Len reports whether a slice, map or text has a length.
 func Len(t testing.TB, got any, want int, about ...any) bool {
 	t.Helper()
 	n := reflect.ValueOf(got).Len()
-	return check(t, n == want, about, "length %d, want %d: %s", n, want, show(got))
+	return check(t, n == want, about, "length %d, want %d: %s", n, want, Show(got))
 }
 
 // NoDiff reports whether cmp.Diff finds no difference.
@@ -95,8 +95,8 @@ func NotContains(t testing.TB, text, part string) bool {
 	return check(t, !strings.Contains(text, part), nil, "%q is in\n%s", part, text)
 }
 
-// show returns a value as a failure prints it.
-func show(v any) string {
+// Show returns a value as a failure prints it.
+func Show(v any) string {
 	switch v.(type) {
 	case string, []string:
 		return fmt.Sprintf("%q", v)
@@ -106,15 +106,20 @@ func show(v any) string {
 
 func check(t testing.TB, ok bool, about []any, format string, args ...any) bool {
 	t.Helper()
-	if ok {
-		return true
+	if !ok {
+		t.Error(Message(about, format, args...))
 	}
+	return ok
+}
+
+// Message returns the text of a failure, after what it is about.
+func Message(about []any, format string, args ...any) string {
 	text := fmt.Sprintf(format, args...)
-	if len(about) == 1 {
-		text = fmt.Sprintf("%v: %s", about[0], text)
-	} else if len(about) > 1 {
-		text = fmt.Sprintf(fmt.Sprint(about[0]), about[1:]...) + ": " + text
+	switch len(about) {
+	case 0:
+		return text
+	case 1:
+		return fmt.Sprintf("%v: %s", about[0], text)
 	}
-	t.Error(text)
-	return false
+	return fmt.Sprintf(fmt.Sprint(about[0]), about[1:]...) + ": " + text
 }
