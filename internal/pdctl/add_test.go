@@ -2,8 +2,6 @@ package pdctl_test
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -186,12 +184,7 @@ func TestAddWaitBlock(t *testing.T) {
 	promoter(t, r)
 	late, removed := testkit.FreePort(t), testkit.FreePort(t)
 	out, stop := r.background("add", "prefill", late, removed, "--wait", "--block")
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := pendings(r); n != 2 {
-			return fmt.Errorf("%d pending", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, time.Minute, func() int { return pendings(r) }, 2)
 	names, stopNames := r.background("add", "prefill", late, removed, "--wait", "--block", "-o", "name")
 	testkit.Eventually(t, time.Minute, func() error { return names.has("no proxy uses this etcd now") })
 	srv := &http.Server{Addr: late, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -227,12 +220,7 @@ func TestAddWaitBlockInterrupted(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error { return out.has("no proxy uses this etcd now") })
 	line.OneWay(testkit.ToClient)
 	before := line.Passed(testkit.ToServer)
-	testkit.Eventually(t, time.Minute, func() error {
-		if line.Passed(testkit.ToServer) == before {
-			return errors.New("no call")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, time.Minute, func() bool { return line.Passed(testkit.ToServer) != before }, "no call")
 	if code := stop(true); code != 1 || out.has("the pending adds stay") != nil || out.has(`"outcome": "waiting"`) != nil {
 		t.Errorf("exit %d\n%s", code, out)
 	}

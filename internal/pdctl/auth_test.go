@@ -134,11 +134,8 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	}
 	phase := func(reg *lease.Registrar, want lease.Phase, says string) {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, func() error {
-			if st := reg.Status(); st.Phase != want || !strings.Contains(st.Err, says) {
-				return fmt.Errorf("%s, %q", st.Phase, st.Err)
-			}
-			return nil
+		testkit.Until(t, time.Minute, reg.Status, func(st lease.Status) bool {
+			return st.Phase == want && strings.Contains(st.Err, says)
 		})
 	}
 	// A proxy starts first, and follows.

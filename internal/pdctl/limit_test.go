@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -96,12 +95,7 @@ func TestUsage(t *testing.T) {
 	}
 	before := asked.Load()
 	twice, stop := r.background("usage", "--admin-key", "k", "--proxy", one, "--proxy", one, "--watch")
-	testkit.Eventually(t, patience, func() error {
-		if n := asked.Load() - before; n < 3 {
-			return fmt.Errorf("asked %d times", n)
-		}
-		return nil
-	})
+	testkit.Until(t, patience, func() int64 { return asked.Load() - before }, func(n int64) bool { return n >= 3 })
 	stop(true)
 	assert.Error(t, twice.has("did not answer"), "a proxy that is named twice: %s", twice)
 	// A proxy registered in etcd is queried at its admin URL.

@@ -1,7 +1,6 @@
 package program
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -54,12 +53,8 @@ func TestRegistersAndDrains(t *testing.T) {
 func longRequest(t *testing.T, engine *fakevllm.Server) (leave func()) {
 	t.Helper()
 	leave = beginRequest(t, engine.URL())
-	testkit.Eventually(t, patience, func() error {
-		if len(engine.Requests()) == 0 {
-			return errors.New("the engine has not seen the request")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, patience, func() bool { return len(engine.Requests()) != 0 },
+		"the engine has not seen the request")
 	return leave
 }
 

@@ -2,8 +2,6 @@ package program
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -79,18 +77,10 @@ func TestSane(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- ag.Run(ctx) }()
-	testkit.Eventually(t, patience, func() error {
-		if ag.Status().Beat.IsZero() {
-			return errors.New("no turn yet")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, patience, func() bool { return !ag.Status().Beat.IsZero() }, "no turn yet")
 	n.ProbeInterval, n.ProbeTimeout = -agent.MaxBackoff, 0 // no time at all
-	testkit.Eventually(t, patience, func() error {
-		if err := n.checkAlive(t.Context()); err == nil || !strings.Contains(err.Error(), "no probe for") {
-			return fmt.Errorf("stuck: %v", err)
-		}
-		return nil
+	testkit.Until(t, patience, func() error { return n.checkAlive(t.Context()) }, func(err error) bool {
+		return err != nil && strings.Contains(err.Error(), "no probe for")
 	})
 	cancel()
 	<-done

@@ -267,19 +267,13 @@ func TestMalformedPings_Ignored(t *testing.T) {
 	}
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	waitReady(t, cli, key(instance.Prefill, p))
-	testkit.Eventually(t, soon, func() error {
-		if n := b.Counts(); n.Refused != 3 || n.Instances != 1 || n.Registrations != 1 || n.Pings < 3 || n.Lost != 0 {
-			return fmt.Errorf("counted %+v", n)
-		}
-		return nil
+	testkit.Until(t, soon, b.Counts, func(n zmqregister.Counts) bool {
+		return n.Refused == 3 && n.Instances == 1 && n.Registrations == 1 && n.Pings >= 3 && n.Lost == 0
 	})
 	p.Kill()
 	waitGone(t, cli, key(instance.Prefill, p))
-	testkit.Eventually(t, soon, func() error {
-		if n := b.Counts(); n.Instances != 0 || n.Registrations != 1 || n.Lost != 1 {
-			return fmt.Errorf("counted %+v", n)
-		}
-		return nil
+	testkit.Until(t, soon, b.Counts, func(n zmqregister.Counts) bool {
+		return n.Instances == 0 && n.Registrations == 1 && n.Lost == 1
 	})
 }
 

@@ -1,7 +1,6 @@
 package etcd_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -56,12 +55,7 @@ func TestIdleConnection_NotPinged(t *testing.T) {
 	// so two pings of one connection take longer than one of the other.
 	for range 3 {
 		now := sent(used)
-		testkit.Eventually(t, time.Minute, func() error {
-			if sent(used) == now {
-				return errors.New("no ping")
-			}
-			return nil
-		})
+		testkit.EventuallyTrue(t, time.Minute, func() bool { return sent(used) != now }, "no ping")
 	}
 	if n := sent(idle) - before; n >= pingSize {
 		t.Errorf("the idle connection has sent %d bytes", n)

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -29,12 +28,7 @@ func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 	link.Delay(renewTimeout*3/4 + time.Millisecond) // each way
 	done := make(chan struct{})
 	go func() { defer close(done); k.run(ctx) }()
-	testkit.Eventually(t, time.Minute, func() error {
-		if s := k.state(); s.renewals == 0 {
-			return errors.New("no renewal was answered")
-		}
-		return nil
-	})
+	testkit.Until(t, time.Minute, k.state, func(s leaseState) bool { return s.renewals != 0 })
 	assert.Equal(t, k.state().lost, 0, "leases lost")
 	cancel()
 	<-done

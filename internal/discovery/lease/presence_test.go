@@ -2,7 +2,6 @@ package lease_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -167,12 +166,8 @@ func TestPresence_Notices(t *testing.T) {
 		return revision
 	}
 	first, before := says("a: "), asked.Load()
-	testkit.Eventually(t, members.Soon, func() error {
-		if asked.Load() < before+20 {
-			return errors.New("not asked often enough yet")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return asked.Load() >= before+20 },
+		"not asked often enough yet")
 	assert.Equal(t, says("a: "), first, "revision")
 	name.Store("b")
 	says("b: ")

@@ -113,11 +113,8 @@ func TestWatcher_LeavesHungMember(t *testing.T) {
 	w := following(t, cli)
 	applied := func(want int64) {
 		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			if all := w.All(); len(all) != 1 || all[0].Applied != want {
-				return fmt.Errorf("%+v", all)
-			}
-			return nil
+		testkit.Until(t, members.Soon, w.All, func(all []*loaddigest.ProxyLoad) bool {
+			return len(all) == 1 && all[0].Applied == want
 		})
 	}
 	applied(1)
@@ -147,11 +144,8 @@ func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
 		})
 		revisions = append(revisions, revision)
 		stop := run(t, w)
-		testkit.Eventually(t, members.Soon, func() error {
-			if all := w.All(); len(all) != 1 || all[0].Applied != applied {
-				return fmt.Errorf("%+v", all)
-			}
-			return nil
+		testkit.Until(t, members.Soon, w.All, func(all []*loaddigest.ProxyLoad) bool {
+			return len(all) == 1 && all[0].Applied == applied
 		})
 		stop()
 		server.Wipe()
@@ -172,11 +166,8 @@ func TestWatcher_Relist(t *testing.T) {
 	w := following(t, cli)
 	knows := func(within time.Duration, id string) {
 		t.Helper()
-		testkit.Eventually(t, within, func() error {
-			if all := w.All(); len(all) != 1 || all[0].ID != id {
-				return fmt.Errorf("%+v", all)
-			}
-			return nil
+		testkit.Until(t, within, w.All, func(all []*loaddigest.ProxyLoad) bool {
+			return len(all) == 1 && all[0].ID == id
 		})
 	}
 	knows(members.Soon, "old")
@@ -322,12 +313,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	assert.Equal(t, revision(), before, "revision of etcd")
 	// A key that was deleted is written again.
 	members.Del(t, cli, members.Layout(t).Load("p1"))
-	testkit.Eventually(t, members.Soon, func() error {
-		if n := len(w.All()); n != 5 {
-			return fmt.Errorf("%d digests", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.All()) }, 5)
 }
 
 // Placed prompts are published within the proxy's interval, once, even if nothing else has changed.

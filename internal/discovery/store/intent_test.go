@@ -216,12 +216,8 @@ func TestIntent_EndsWithLease(t *testing.T) {
 	intent("")
 	done, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: 2 * time.Second})
 	require.NoError(t, err)
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if w.Snapshot().Revision < done.Revision {
-			return errors.New("not seen yet")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, 30*time.Second, func() bool { return w.Snapshot().Revision >= done.Revision },
+		"not seen yet")
 	intent("")
 	if raw, err := s.Reader.Get(t.Context(), k); err != nil || len(raw) != 1 {
 		t.Errorf("%+v, %v", raw, err)

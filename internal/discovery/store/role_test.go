@@ -289,12 +289,7 @@ func TestSetRole_Temporary(t *testing.T) {
 	r := newRoleRig(t)
 	_, err := r.set(0, instance.Decode, store.IntentOptions{For: 2 * time.Second})
 	require.NoError(t, err)
-	testkit.Eventually(t, time.Minute, func() error {
-		if got := r.roles(); got != "pd pd pd" {
-			return errors.New(got)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, time.Minute, r.roles, "pd pd pd")
 }
 
 // Concurrent changes never leave an engine without a role, nor a role without an engine.

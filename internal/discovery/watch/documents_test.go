@@ -59,12 +59,7 @@ func TestDocuments(t *testing.T) {
 	members.Put(t, cli, l.Document(chat), "{")
 	rejected := func(want int) {
 		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			if n := w.Status().Rejected; n != want {
-				return fmt.Errorf("%d rejected", n)
-			}
-			return nil
-		})
+		testkit.EventuallyEqual(t, members.Soon, func() int { return w.Status().Rejected }, want)
 	}
 	rejected(2)
 	has(w, `code{}`, `org/chat{"v":2}`)

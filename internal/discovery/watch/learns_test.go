@@ -53,11 +53,8 @@ func TestEngineIDs_Learned(t *testing.T) {
 	})
 	prober.Set(k.Address, instance.Facts{})
 	n := prober.Count(k.Address)
-	testkit.Eventually(t, members.Soon, func() error {
-		if got := prober.Count(k.Address); got <= n+2 {
-			return fmt.Errorf("%d probes", got-n)
-		}
-		return nil
+	testkit.Until(t, members.Soon, func() int { return prober.Count(k.Address) }, func(got int) bool {
+		return got > n+2
 	})
 	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() || in.Incarnation() != "a" {
 		t.Errorf("after probes that failed: %+v", in)

@@ -108,12 +108,7 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := r.w.Status(); s.Orphans != 0 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return r.w.Status().Orphans }, 0)
 }
 
 func TestOrphan_UnresponsiveRemoved(t *testing.T) {

@@ -58,12 +58,8 @@ func TestPromotion_OnlyOneWins(t *testing.T) {
 			if !in.Static() || in.Version != 1 || in.Record.Source != "admin" || in.Record.Connector != "nixl" || in.Record.Models[0] != "m" {
 				t.Fatalf("%+v", in)
 			}
-			testkit.Eventually(t, members.Soon, func() error {
-				if n := len(pendings(w.Snapshot())); n != 0 {
-					return fmt.Errorf("%d still pending", n)
-				}
-				return nil
-			})
+			testkit.EventuallyEqual(t, members.Soon, func() int { return len(pendings(w.Snapshot())) }, 0,
+				"still pending")
 		}
 	}
 	log, err := st.Reader.AuditLog(t.Context(), 0)
@@ -136,12 +132,7 @@ func TestPendingAdd_NotPromotable(t *testing.T) {
 	require.NoError(t, err)
 	reason(k, "refused")
 	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 600)))
-	testkit.Eventually(t, members.Soon, func() error {
-		if n := len(pendings(w.Snapshot())); n != 0 {
-			return fmt.Errorf("%d pending", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(pendings(w.Snapshot())) }, 0)
 	if in := members.WaitFor(t, w, k, members.Usable); in.Static() || in.Version != 1 {
 		t.Fatalf("%+v", in)
 	}

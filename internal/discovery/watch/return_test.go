@@ -1,7 +1,6 @@
 package watch_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -103,27 +102,15 @@ func TestPendingAdd_KeptInstance(t *testing.T) {
 	cli := members.Dial(t, r.etcd.Endpoint())
 	st := store.New(cli, r.l, "test")
 	testkit.Eventually(t, members.Soon, func() error { return st.EnsureSchema(t.Context()) })
-	testkit.Eventually(t, members.Soon, func() error {
-		if len(w.Status().Kept) != 5 {
-			return errors.New("the wipe has not been seen")
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Status().Kept) }, 5,
+		"the wipe has not been seen")
 	if out, err := st.Instances.AddPending(t.Context(), r.silent, schema.PendingAdd{}, 0, "again"); err != nil || out != store.Waiting {
 		t.Fatal(out, err)
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if !w.Snapshot().Waiting(r.silent) {
-			return errors.New("the add has not been seen")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return w.Snapshot().Waiting(r.silent) },
+		"the add has not been seen")
 	r.prober.Answer(r.silent.Address, "m")
-	testkit.Eventually(t, members.Soon, func() error {
-		if members.RawKey(t, cli, r.silent) == nil {
-			return errors.New("it answers and is not in etcd")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return members.RawKey(t, cli, r.silent) != nil },
+		"it answers and is not in etcd")
 	members.WaitFor(t, w, r.silent, members.Usable)
 }

@@ -49,12 +49,7 @@ func TestBareRegistration_Verified(t *testing.T) {
 	n := prober.Count("127.0.0.1:8100")
 	k := members.Prefill("127.0.0.1:9000")
 	members.Put(t, cli, l.Instance(k), "")
-	testkit.Eventually(t, members.Soon, func() error {
-		if c := prober.Count(k.Address); c < 5 {
-			return fmt.Errorf("%d probes", c)
-		}
-		return nil
-	})
+	testkit.Until(t, members.Soon, func() int { return prober.Count(k.Address) }, func(c int) bool { return c >= 5 })
 	if again := prober.Count("127.0.0.1:8100"); again != n {
 		t.Errorf("a verified instance was asked %d times more", again-n)
 	}
@@ -171,12 +166,7 @@ func TestProbesAreBounded(t *testing.T) {
 		return nil
 	})
 	close(prober.Hold)
-	testkit.Eventually(t, members.Soon, func() error {
-		if got := len(w.Snapshot().Usable(instance.Prefill)); got != n {
-			return fmt.Errorf("%d usable", got)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Snapshot().Usable(instance.Prefill)) }, n)
 	prober.Mu.Lock()
 	defer prober.Mu.Unlock()
 	if prober.Most > 64 {

@@ -152,12 +152,7 @@ func TestWatcherKeepsLastGoodValue(t *testing.T) {
 	members.WaitFor(t, w, k, atRevision(rev))
 	lists := w.Status().Lists
 	w.Relist("test")
-	testkit.Eventually(t, members.Soon, func() error {
-		if w.Status().Lists == lists {
-			return fmt.Errorf("not listed again yet")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return w.Status().Lists != lists }, "not listed again yet")
 	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() {
 		t.Fatalf("after a list: %+v", in)
 	}
@@ -206,12 +201,7 @@ func TestWatcher_AddressSpellings(t *testing.T) {
 	if existed, err := store.New(cli, l, "test").Instances.Remove(t.Context(), k, "test"); err != nil || !existed {
 		t.Fatalf("remove: %t, %v", existed, err)
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if n := len(w.Snapshot().All()); n != 0 {
-			return fmt.Errorf("%d left", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Snapshot().All()) }, 0)
 }
 
 func TestWatcherOverrides(t *testing.T) {

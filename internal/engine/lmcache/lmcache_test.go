@@ -3,7 +3,6 @@ package lmcache_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -153,12 +152,7 @@ func TestReceiver_LogsFewRefusedPeers(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c) // until the receiver closes it
 		_ = c.Close()
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
-		if len(hook.AllEntries()) == 0 {
-			return errors.New("nothing is logged")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, 10*time.Second, func() bool { return len(hook.AllEntries()) != 0 }, "nothing is logged")
 	r.Close()
 	if n := len(hook.AllEntries()); n > 3 { // a line each 10 s
 		t.Errorf("%d lines were logged of 20 peers", n)

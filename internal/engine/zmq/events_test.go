@@ -3,7 +3,6 @@ package zmq_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -77,12 +76,7 @@ func TestSubscribe(t *testing.T) {
 		pub, err := zmqpeer.PublishTo("tcp://"+sub.Addr().String(), count)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
-		testkit.Eventually(t, 20*time.Second, func() error {
-			if pub.Subscribers() != 1 {
-				return errors.New("no subscriber")
-			}
-			return nil
-		})
+		testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 1, "no subscriber")
 		pub.Send(message(1)...)
 		if m := <-received; !same(m, message(1)) {
 			t.Errorf("%q", m)
@@ -102,12 +96,7 @@ func TestPublish(t *testing.T) {
 	script := testkit.StartPython(t, python, events, "SUB", endpoint, strconv.Itoa(count))
 	ours := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
 	require.NoError(t, ours.Subscribe(""))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if n := pub.Subscribers(); n != 2 {
-			return fmt.Errorf("%d subscribers", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 2)
 	for i := range count {
 		pub.Send([]byte("other"), number(0), nil)
 		pub.Send(message(i)...)
@@ -135,12 +124,7 @@ func TestPublisher_SlowSubscriber(t *testing.T) {
 	}
 	reader := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
 	require.NoError(t, reader.Subscribe("a"))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if n := pub.Subscribers(); n != 3 {
-			return fmt.Errorf("%d subscribers", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 3)
 	for range 100 { // far more than socket buffers hold
 		pub.Send([]byte("b"), make([]byte, large/2))
 	}
@@ -212,12 +196,7 @@ func TestDialEnds(t *testing.T) {
 	assert.Error(t, err, "a DEALER was taken by a PUB")
 	c := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: 1000})
 	require.NoError(t, c.Subscribe(""))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if pub.Subscribers() != 1 {
-			return errors.New("no subscriber")
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 1, "no subscriber")
 	pub.Send(make([]byte, 500), make([]byte, 501))
 	_, err = c.Receive()
 	assert.ErrorIs(t, err, zmq.ErrTooLarge, "above the bounds")

@@ -282,11 +282,8 @@ func TestReplay_Unavailable(t *testing.T) {
 	for range more {
 		p.batch(t, true)
 	}
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if n := read.Load() - before; n < more*least {
-			return fmt.Errorf("%d bytes have come", n)
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, func() int64 { return read.Load() - before }, func(n int64) bool {
+		return n >= more*least
 	})
 	close(refuse)
 	var got []string
@@ -296,11 +293,8 @@ func TestReplay_Unavailable(t *testing.T) {
 	assert.EqualSlices(t, got, []string{"publisher", "replay", "replay", "replay", "publisher", "replay"},
 		"connected to")
 	broken.Store(false)
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := s.Status(); st.State != kvevents.Following || st.Sequence != more+1 {
-			return fmt.Errorf("%+v", st)
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, s.Status, func(st kvevents.Status) bool {
+		return st.State == kvevents.Following && st.Sequence == more+1
 	})
 }
 

@@ -145,11 +145,8 @@ func TestFollow_RecordGetsEndpoints(t *testing.T) {
 	var m members
 	m.set(usable(a, "one"))
 	f, x := follow(t, &m, netguard.New(nil))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" {
-			return errors.New(fmt.Sprint(st))
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
+		return len(st) == 1 && st[0].Error == "it publishes no KV events"
 	})
 	for i, s := range []*fakevllm.Server{a, b} {
 		in, conf := usable(a, "one"), s.KVEventSources()
@@ -216,11 +213,8 @@ func TestNoEvents(t *testing.T) {
 	var m members
 	m.set(usable(s, "one"))
 	f, _ := follow(t, &m, netguard.New(nil))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" {
-			return errors.New(fmt.Sprint(st))
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
+		return len(st) == 1 && st[0].Error == "it publishes no KV events"
 	})
 }
 
@@ -296,11 +290,8 @@ func TestConnects(t *testing.T) {
 	var m members
 	m.set(usable(s, "one"))
 	f, _ := follow(t, &m, netguard.New(nil))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].State != "lost" || !strings.Contains(st[0].Error, "tcp://"+port+" has no wildcard: its publisher connects there") || !strings.HasPrefix(st[0].Error, st[0].Hint+" (") {
-			return fmt.Errorf("%+v", st)
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
+		return len(st) == 1 && st[0].State == "lost" && strings.Contains(st[0].Error, "tcp://"+port+" has no wildcard: its publisher connects there") && strings.HasPrefix(st[0].Error, st[0].Hint+" (")
 	})
 }
 
@@ -375,11 +366,8 @@ func TestFollower_DepartedEngineHangs(t *testing.T) {
 	followed(second)
 	again := usable(a, "two")
 	m.set(again)
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].Address != again.Address || st[0].State != kvevents.Lost {
-			return fmt.Errorf("%+v", st)
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
+		return len(st) == 1 && st[0].Address == again.Address && st[0].State == kvevents.Lost
 	})
 	if len(dials) > 0 {
 		t.Error("the next incarnation was dialled while the former one hung")

@@ -38,12 +38,7 @@ func TestSend(t *testing.T) {
 	require.NoError(t, sdnotify.Send(daemon.SdNotifyReady, sdnotify.Status("two\nlines\x1b")))
 	require.NoError(t, sdnotify.Send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(90*time.Second)))
 	want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
-	testkit.Eventually(t, time.Minute, func() error {
-		if d := cmp.Diff(want, s.Messages()); d != "" {
-			return errors.New(d)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, time.Minute, func() string { return cmp.Diff(want, s.Messages()) }, "")
 }
 
 func TestWithoutSystemd(t *testing.T) {
@@ -112,12 +107,7 @@ func TestWatch(t *testing.T) {
 	// Watch keeps calling sane and sends nothing. The first rounds let earlier pings arrive.
 	rounds := func() {
 		from := calls.Load()
-		testkit.Eventually(t, time.Minute, func() error {
-			if calls.Load() < from+5 {
-				return errors.New("sane was not called")
-			}
-			return nil
-		})
+		testkit.EventuallyTrue(t, time.Minute, func() bool { return calls.Load() >= from+5 }, "sane was not called")
 	}
 	rounds()
 	before := s.Count(daemon.SdNotifyWatchdog)

@@ -135,12 +135,7 @@ func TestDial_Unanswered(t *testing.T) {
 		if e == nil || e.Stage != upstream.StageNotConnected || !e.Timeout() || e.Refused() || e.MaybeTaken {
 			t.Fatalf("%+v", e)
 		}
-		testkit.Eventually(t, time.Minute, func() error {
-			if ports := l.connecting(); len(ports) > 0 {
-				return fmt.Errorf("still asking from %v", ports)
-			}
-			return nil
-		})
+		testkit.Until(t, time.Minute, l.connecting, func(ports []int) bool { return len(ports) <= 0 })
 	})
 }
 

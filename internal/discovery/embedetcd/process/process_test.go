@@ -196,21 +196,11 @@ func TestEtcd_ExitsWithProxy(t *testing.T) {
 	parent.Stdout = out
 	require.NoError(t, parent.Start())
 	defer func() { _ = parent.Process.Kill() }()
-	testkit.Eventually(t, soon, func() error {
-		if !strings.Contains(out.String(), "serves") {
-			return errors.New("no etcd yet")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, soon, func() bool { return strings.Contains(out.String(), "serves") }, "no etcd yet")
 	require.NotEqual(t, pid(t, dir), 0, "no etcd")
 	require.NoError(t, parent.Process.Kill())
 	_ = parent.Wait()
-	testkit.Eventually(t, soon, func() error {
-		if id := pid(t, dir); id != 0 {
-			return fmt.Errorf("process %d is left", id)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int { return pid(t, dir) }, 0, "process that is left")
 }
 
 var errNotEnded = errors.New("it has not ended")
