@@ -55,12 +55,12 @@ func Eventually(t testing.TB, timeout time.Duration, cond func() error) {
 	}
 }
 
-// EventuallyEqual polls get until it returns want, as Eventually does. The values in about are printed as by assert.Equal.
+// EventuallyEqual polls get until it returns want, as Eventually does. about is that of assert.Equal.
 func EventuallyEqual[T comparable](t testing.TB, timeout time.Duration, get func() T, want T, about ...any) {
 	t.Helper()
 	Eventually(t, timeout, func() error {
 		if got := get(); got != want {
-			return errors.New(assert.Message(about, "got %s, want %s", assert.Show(got), assert.Show(want)))
+			return errors.New(assert.Message(about, "got %s, want %s", assert.Value{V: got}, assert.Value{V: want}))
 		}
 		return nil
 	})
@@ -77,7 +77,7 @@ func Until[T any](t testing.TB, timeout time.Duration, get func() T, done func(T
 	t.Helper()
 	Eventually(t, timeout, func() error {
 		if got := get(); !done(got) {
-			return errors.New(assert.Show(got))
+			return errors.New(assert.Value{V: got}.String())
 		}
 		return nil
 	})
