@@ -149,8 +149,7 @@ func TestAddWait(t *testing.T) {
 	}
 	// A pending add with a time limit has a lease; another wait replaces it.
 	r.run("add", "decode", dead, "--wait=10m")
-	_, out, _ = r.run("get", "decode", dead, "-o", "json")
-	assert.Contains(t, out, `"granted_ttl": 600`)
+	assert.Contains(t, r.ok("get", "decode", dead, "-o", "json"), `"granted_ttl": 600`)
 	if out := r.ok("list"); !regexp.MustCompile(`waits for the instance to answer; ends in (9|10)m`).MatchString(out) {
 		t.Errorf("list:\n%s", out)
 	}

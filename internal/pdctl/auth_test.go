@@ -37,8 +37,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	}
 	file := filepath.Join(t.TempDir(), "proxy.pass")
 	testkit.WriteFile(t, file, "from a file\n")
-	code, out, errs := r.run("auth", "init", "--apply", "--password-file", "pd-proxy="+file)
-	require.Equal(t, code, 0, "%s%s", out, errs)
+	out := r.ok("auth", "init", "--apply", "--password-file", "pd-proxy="+file)
 	passwords := map[string]string{"pd-proxy": "from a file"}
 	for _, m := range regexp.MustCompile(`(?m)^(\S+): password (\S+)$`).FindAllStringSubmatch(out, -1) {
 		passwords[m[1]] = m[2]
@@ -290,9 +289,7 @@ func TestAuthInit_Repeated(t *testing.T) {
 	require.NoError(t, err)
 	code, out, errs = r.run("auth", "init", "--apply", "--password-file", "root="+file)
 	require.Equal(t, code, 0, "%s%s", out, errs)
-	if code, _, errs := r.run("auth", "init", "--apply"); code != 1 || !strings.Contains(errs, "user name") {
-		t.Errorf("without a user: %d %s", code, errs)
-	}
+	assert.Contains(t, r.exits(1, "auth", "init", "--apply").errs, "user name")
 	as := []string{"--etcd-username", "root", "--etcd-password-file", file}
 	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "pd-operator="+file, "--password-file", "pd-agent-decode="+file)...)
 	if code != 0 || strings.Contains(out, ": password ") || !strings.Contains(out, "pd-proxy: existed, and keeps its password") {

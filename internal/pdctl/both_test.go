@@ -19,8 +19,7 @@ func TestAddBoth(t *testing.T) {
 	got := r.listings()
 	require.Len(t, got.Instances, 2, "not one transaction")
 	assert.Equal(t, got.Instances[0].Revision, got.Instances[1].Revision, "not one transaction")
-	_, out, _ := r.run("get", "prefill", e)
-	assert.Contains(t, out, "kv_both")
+	assert.Contains(t, r.ok("get", "prefill", e), "kv_both")
 	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "already exists; not changed"), "add", "both", e)
 	r.want(0, removed("prefill", e), "remove", "prefill", e)
 	r.want(0, added, "add", "both", e) // the missing key is added
@@ -81,8 +80,6 @@ func TestAddRanks(t *testing.T) {
 	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Ranks != 4 {
 		t.Errorf("%+v", got)
 	}
-	_, out, _ := r.run("list", "-o", "wide")
-	assert.Contains(t, out, "RANKS")
-	_, out, _ = r.run("get", "decode", e)
-	assert.Contains(t, out, `"dp_size":4`)
+	assert.Contains(t, r.ok("list", "-o", "wide"), "RANKS")
+	assert.Contains(t, r.ok("get", "decode", e), `"dp_size":4`)
 }

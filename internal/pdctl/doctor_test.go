@@ -141,9 +141,7 @@ func TestDoctorFindsNothing(t *testing.T) {
 	r.leased("/pd/decode/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
 	r.put("/pd/proxies/p1", well)
 	assert.Len(t, r.examined(0), 0)
-	if code, out, _ := r.run("doctor", "--agents=false"); code != 0 || !strings.Contains(out, "Nothing is wrong.") {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	assert.Contains(t, r.ok("doctor", "--agents=false"), "Nothing is wrong.")
 }
 
 // kv_both is deprecated for NIXL engines of one role; an engine in both roles needs it.
@@ -670,8 +668,7 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	if f := finds(t, got, "etcd", "etcd "+away, "a member of etcd does not answer; the others work"); f.Severity != doctor.Warning {
 		t.Errorf("severity %s", f.Severity)
 	}
-	_, out, _ := r.run("get", "decode/10.0.0.8:8200")
-	assert.Contains(t, out, "ejected", "connection refused")
+	assert.Contains(t, r.ok("get", "decode/10.0.0.8:8200"), "ejected", "connection refused")
 }
 
 // A cluster without a quorum is not reported as stopped or as having another address.
@@ -820,8 +817,7 @@ func TestDoctorSlow(t *testing.T) {
 	assert.Equal(t, f.Severity, doctor.Note)
 	assert.NotContains(t, f.Cure, "etcd user")
 	members.Del(t, r.cli, "/pd/proxies/p3")
-	code, _, errs := r.run("cordon", "decode", "10.0.0.0:8200")
-	require.Equal(t, code, 0, errs)
+	r.ok("cordon", "decode", "10.0.0.0:8200")
 	if list := r.examined(0); len(list) > 0 {
 		t.Errorf("cordoned: %+v", list)
 	}

@@ -86,9 +86,8 @@ func TestRevert(t *testing.T) {
 	if out := r.ok("history", "decode/"+a); strings.Count(out, "revert") != 1 || strings.Count(out, "back") != 1 {
 		t.Error(out)
 	}
-	if code, _, errs := r.run("revert", last); code != 1 || !strings.Contains(errs, "override/prefill/"+d+": cannot be reconstructed: its former value had a time limit; nothing was written") {
-		t.Errorf("exit %d\n%s", code, errs)
-	}
+	assert.Contains(t, r.exits(1, "revert", last).errs,
+		"override/prefill/"+d+": cannot be reconstructed: its former value had a time limit; nothing was written")
 }
 
 // Later changes of other instances are kept.

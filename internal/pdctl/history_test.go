@@ -80,8 +80,7 @@ func TestHistory(t *testing.T) {
 	require.NoError(t, err)
 	got := read()
 	same(got, append([]string{all[2]}, all[3:]...))
-	_, out, _ := r.run("history")
-	assert.Contains(t, out, fmt.Sprintf("since revision %d.", revision))
+	assert.Contains(t, r.ok("history"), fmt.Sprintf("since revision %d.", revision))
 	for _, args := range [][]string{{"history", "decode"}, {"history", "both", x}, {"history", "--limit", "0"}, {"history", "--since", "yesterday"}, {"history", "--since", "-1h"}} {
 		r.want(2, "", args...)
 	}
@@ -120,8 +119,6 @@ func TestHistoryOtherSpelling(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/decode/Node7:8200", `{"v":1,"state":"ready","models":["m"]}`)
 	for _, command := range []string{"history", "get"} {
-		if code, out, errs := r.run(command, "decode/node7:8200"); code != 0 || !strings.Contains(out, "registered: ready  decode/Node7:8200") {
-			t.Errorf("%s: exit %d\n%s%s", command, code, out, errs)
-		}
+		assert.Contains(t, r.ok(command, "decode/node7:8200"), "registered: ready  decode/Node7:8200")
 	}
 }

@@ -24,19 +24,17 @@ func TestLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.want(0, "No limits. Set one with: pdctl limit set KEY --rpm N\n", "limit", "list")
-	if code, out, errs := r.run("limit", "set", "team-a", "--rpm", "600", "--dry-run"); code != 0 || !strings.Contains(out, `put     /pd/limits/team-a {"v":1,"rpm":600}`) {
-		t.Errorf("%d %s %s", code, out, errs)
-	}
+	assert.Contains(t, r.ok("limit", "set", "team-a", "--rpm", "600", "--dry-run"),
+		`put     /pd/limits/team-a {"v":1,"rpm":600}`)
 	r.want(0, "limits/team-a: set\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5", "--reason", "trial")
 	r.want(0, "limits/team-a: unchanged\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5")
 	r.want(0, "limits/b: set\n", "limit", "set", "b", "--uncached-tpm", "7", "--reason", "0")
 	r.put("/pd/limits/c", `{"v":2}`)
-	_, out, _ := r.run("limit", "list")
-	require.Contains(t, out, "team-a  600                                       5", "version 2")
+	require.Contains(t, r.ok("limit", "list"), "team-a  600                                       5", "version 2")
 	if code, out, errs := r.run("doctor", "--agents=false"); code != 5 || !strings.Contains(out, "limits/c: its limits in etcd are invalid") || !strings.Contains(out, "pdctl limit rm c ") || !strings.Contains(errs, "1 error, 0 warnings") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
-	_, out, _ = r.run("limit", "list", "-o", "json")
+	_, out, _ := r.run("limit", "list", "-o", "json")
 	var list struct {
 		Limits []struct {
 			Key      string
@@ -171,9 +169,7 @@ func TestProxyRequiresACertificate(t *testing.T) {
 	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"10.0.0.9:8000","admin_url":"`+server.URL+`"}`)
 	top := []string{"top", "--once", "-o", "json", "--proxy-ca", cert, "--proxy-cert", cert}
 	r.want(2, "", top...)
-	if code, out, errs := r.run(append(top, "--proxy-key", private)...); code != 0 || !strings.Contains(out, `"source": "metrics"`) {
-		t.Errorf("top: %d %s %s", code, out, errs)
-	}
+	assert.Contains(t, r.ok(append(top, "--proxy-key", private)...), `"source": "metrics"`)
 }
 
 // A TLS error of a proxy connection names the reason and the flag.

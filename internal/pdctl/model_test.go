@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Model routes are set, listed with the instances that their targets
@@ -76,9 +77,7 @@ qwen      org/new                        0  -         -            1       0  ke
 		r.want(2, "", "model", "route", bad)
 	}
 	r.want(2, "", "model", "route", "chat=new", "--sticky", "user")
-	if code, out, _ := r.run("model", "rm", "qwen", "--dry-run"); code != 0 || !strings.Contains(out, "delete  /pd/models/qwen") {
-		t.Errorf("%d %s", code, out)
-	}
+	assert.Contains(t, r.ok("model", "rm", "qwen", "--dry-run"), "delete  /pd/models/qwen")
 	r.want(1, "models/qwen: removed\nmodels/none: failed: there is no such model route; see pdctl model ls\n", "model", "rm", "qwen", "none")
 }
 

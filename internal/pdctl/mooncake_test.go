@@ -9,7 +9,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -63,8 +62,7 @@ func TestMooncakeKeys_Untouched(t *testing.T) {
 		{"add", "decode", at, "--no-verify"}, {"cordon", "decode", at}, {"uncordon", "decode", at}, {"drain", "decode", at}, {"undrain", "decode", at},
 		{"weight", "decode", at, "7"}, {"list"}, {"status"}, {"get", "decode/" + at}, {"history"}, {"export"}, {"mooncake", "segments"}, {"remove", "decode", at}, {"allow", "decode", at},
 	} {
-		code, out, errs := r.run(args...)
-		assert.Equal(t, code, 0, "%q: exit\n%s%s", args, out, errs)
+		r.ok(args...)
 	}
 	r.run("doctor", "--agents=false", "--probe", "--timeout", "200ms")
 	r.run("restore", "decode", at)

@@ -84,9 +84,7 @@ func TestExport_CopiesFleet(t *testing.T) {
 		r := newRig(t)
 		r.put("/pd/meta/schema", schema)
 		for _, args := range [][]string{{"apply", "-f", path}, {"apply", "--dry-run", "-f", path}, {"export"}} {
-			if code, _, errs := r.run(args...); code != 1 || !strings.Contains(errs, want) {
-				t.Errorf("%v with schema %s: exit %d: %s", args, schema, code, errs)
-			}
+			assert.Contains(t, r.exits(1, args...).errs, want)
 		}
 		assert.Equal(t, fmt.Sprint(r.raw("/")), fmt.Sprintf("map[/pd/meta/schema:%s]", schema), "there")
 	}

@@ -25,8 +25,7 @@ func TestRole(t *testing.T) {
 	if _, out, _ := r.run("list", "--selector", "state=decode-only"); !strings.Contains(out, x) || strings.Contains(out, y) {
 		t.Errorf("list:\n%s", out)
 	}
-	_, out, _ := r.run("history", "prefill", x)
-	assert.Contains(t, out, "role decode for 2h0m0s", "night")
+	assert.Contains(t, r.ok("history", "prefill", x), "role decode for 2h0m0s", "night")
 	r.want(1, "decode/"+y+": failed: not done: no other usable prefill instance serves m\n", "role", "decode", y)
 	r.want(0, "both/"+x+": in both roles\n", "role", "both", x)
 	r.want(0, "both/"+x+": in both roles already\n", "role", "both", x)

@@ -26,16 +26,14 @@ func TestGet(t *testing.T) {
 	require.NoError(t, err)
 	members.Put(t, r.cli, "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID))
 	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
-	code, out, errs := r.run("get", "prefill/10.0.0.7:8100")
-	require.Equal(t, code, 0, errs)
+	out := r.ok("get", "prefill/10.0.0.7:8100")
 	require.Contains(t, out,
 		"record\n  key       /pd/prefill/10.0.0.7:8100\n  value     {\"v\":1,\"x\":\"\\u001b[2J\"}\n",
 		fmt.Sprintf("lease     %x, ", lease.ID), " of 60 s left\n",
 		"\noverride\n  key       /pd/override/prefill/10.0.0.7:8100\n", "  lease     none\n", "written 1 times",
 	)
 	r.put("/pd/decode/10.0.0.7:8100", "")
-	_, out, _ = r.run("get", "decode/10.0.0.7:8100")
-	assert.Contains(t, out, "(empty: a registration without a record)", "none (static)")
+	assert.Contains(t, r.ok("get", "decode/10.0.0.7:8100"), "(empty: a registration without a record)", "none (static)")
 	assert.Contains(t, r.want(1, "", "get", "decode/10.0.0.9:1"), "etcd has nothing about decode/10.0.0.9:1 below /pd/")
 }
 
@@ -88,8 +86,7 @@ func TestList_ReasonForDown(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:1", `{"models":["m"],"state":"down","cause":"slow"}`)
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down","cause":"\u001b[2J"}`)
-	_, table, _ := r.run("list")
-	require.Contains(t, table, "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `)
+	require.Contains(t, r.ok("list"), "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `)
 	if got := r.listings().Instances; got[0].State != instance.Down || got[0].Cause != instance.CauseSlow {
 		t.Errorf("%+v", got)
 	}
@@ -98,10 +95,9 @@ func TestList_ReasonForDown(t *testing.T) {
 	r.leased("/pd/decode/10.0.0.5:1", `{"models":["m"],"state":"draining"}`)
 	r.leased("/pd/prefill/10.0.0.6:1", `{"models":["m"],"connector":"mooncake","state":"starting","cause":"no engine ids","ports":{"bootstrap":[9001]}}`)
 	r.ok("cordon", "decode/10.0.0.4:1", "--reason", "disks", "--for", "1h")
-	_, table, _ = r.run("list")
+	_, table, _ := r.run("list")
 	const bootstrap = "its bootstrap server 10.0.0.6:9001 does not return engine ids"
-	_, get, _ := r.run("get", "prefill/10.0.0.6:1")
-	require.Contains(t, get, "starting (no engine ids)", bootstrap)
+	require.Contains(t, r.ok("get", "prefill/10.0.0.6:1"), "starting (no engine ids)", bootstrap)
 	got := r.listings().Instances
 	for i, want := range []string{bootstrap, "no agent updates it", "no agent updates it", "its engine fails the probes", "cordon by ", "its agent drains it"} {
 		if !strings.HasPrefix(got[i].Reason, want) || !strings.Contains(table, "  "+want) {
@@ -201,8 +197,7 @@ func TestList_ProxyViews(t *testing.T) {
 			if _, out, _ := r.run("get", key); !strings.HasPrefix(out, "state     "+tc.status) || !strings.Contains(out, tc.reason) {
 				t.Errorf("get:\n%s", out)
 			}
-			_, out, _ := r.run("status")
-			assert.Contains(t, out, "  1 "+tc.status+"\n")
+			assert.Contains(t, r.ok("status"), "  1 "+tc.status+"\n")
 		})
 	}
 }
@@ -288,8 +283,7 @@ func TestHostileEntries_Escaped(t *testing.T) {
 	}
 	assert.Equal(t, rejected, 4)
 	// An invalid key can be removed by the address that list shows.
-	code, out, errs := r.run("remove", "prefill", odd)
-	assert.Equal(t, code, 0, "remove %q\n%s%s", odd, out, errs)
+	r.ok("remove", "prefill", odd)
 	for _, in := range r.listings().Instances {
 		if in.Address == odd && in.Intent != instance.Removed {
 			t.Errorf("still there: %+v", in)
@@ -386,8 +380,7 @@ func TestStatus(t *testing.T) {
 	r.put("/pd/decode/10.0.0.2:1", "")
 	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":3}`)
 	r.put("/pd/load/p1", `{"v":1,"applied":2,"load":{"decode/10.0.0.2:1":{"in_flight":4}}}`)
-	code, out, errs := r.run("status")
-	require.Equal(t, code, 0, "exit\n%s%s", out, errs)
+	out := r.ok("status")
 	require.Contains(t, out,
 		r.etcd.Endpoint()+"  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
 		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3          4  ?\n",

@@ -36,10 +36,8 @@ func TestWeight(t *testing.T) {
 	weights(300, 300)
 	r.want(0, "decode/"+other+": weight 0\n", "weight", "decode", other, "0")
 	weights(300, 0)
-	_, out, _ := r.run("list")
-	assert.Contains(t, out, "WEIGHT", "300")
-	_, out, _ = r.run("get", "decode/"+other)
-	assert.Contains(t, out, `"weight":0`, "override")
+	assert.Contains(t, r.ok("list"), "WEIGHT", "300")
+	assert.Contains(t, r.ok("get", "decode/"+other), `"weight":0`, "override")
 
 	// The weight is stored next to other intents.
 	r.want(0, removed("decode", k), "remove", "decode", k, "--reason", "disks")
@@ -53,7 +51,7 @@ func TestWeight(t *testing.T) {
 	weights(20, 0)
 	r.want(0, "decode/"+k+": weight override removed\ndecode/"+other+": weight override removed\n", "weight", "decode", k, other, "default")
 	weights(70, -1)
-	_, out, _ = r.run("get", "decode/"+k)
+	_, out, _ := r.run("get", "decode/"+k)
 	assert.NotContains(t, out, "override")
 
 	for _, args := range [][]string{{k, "-1"}, {k, "1.5"}, {k, "half"}, {k, other}, {"50"}} {
