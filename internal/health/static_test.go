@@ -1,11 +1,11 @@
 package health_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
@@ -34,9 +34,7 @@ func TestProbeStatic(t *testing.T) {
 			run(t, nil, func(tr *health.Tracker, src *source, eng *engine, in *instance.Instance) {
 				tc.change(in)
 				src.set(in)
-				ctx, cancel := context.WithCancel(context.Background())
-				done := make(chan struct{})
-				go func() { defer close(done); tr.ProbeStatic(ctx) }()
+				stop := background.Start(t.Context(), tr.ProbeStatic)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				assert.False(t, tr.Trouble(), "something is held against an instance that answers")
@@ -51,8 +49,7 @@ func TestProbeStatic(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				assert.True(t, tr.Available(in.Key), "it answers, and is still ejected")
-				cancel()
-				<-done
+				stop()
 			})
 		})
 	}

@@ -43,7 +43,7 @@ func TestPanic(t *testing.T) {
 				_ = resp.Body.Close()
 			}
 			if strings.HasPrefix(name, "after") {
-				require.Error(t, err, "%s, %q", resp.Status, body)
+				require.Error(t, err, "%+v, %q", resp, body)
 				return
 			}
 			if err != nil || resp.StatusCode != 500 || !strings.Contains(string(body), `"error"`) || strings.Contains(string(body), "bug") {

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
@@ -125,10 +126,7 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	register := func(user string, k instance.Key) *lease.Registrar {
 		reg := lease.NewRegistrar(as(user), lease.RegistrarOptions{Layout: layout, Key: k, TTL: 5 * time.Second, HostID: "h", Log: log})
 		reg.Set(record(k))
-		rctx, stop := context.WithCancel(ctx)
-		done := make(chan struct{})
-		go func() { defer close(done); reg.Run(rctx) }()
-		t.Cleanup(func() { stop(); <-done })
+		t.Cleanup(background.Start(t.Context(), reg.Run))
 		return reg
 	}
 	phase := func(reg *lease.Registrar, want lease.Phase, says string) {

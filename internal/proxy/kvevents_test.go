@@ -1,10 +1,10 @@
 package proxy
 
 import (
-	"context"
 	"errors"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
@@ -39,12 +39,7 @@ func TestKVEvents_FollowedRoles(t *testing.T) {
 			}
 			continue
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			f.Run(ctx)
-		}()
+		stop := background.Start(t.Context(), f.Run)
 		var got []string
 		testkit.Eventually(t, members.Soon, func() error {
 			for _, s := range f.Status() {
@@ -56,8 +51,7 @@ func TestKVEvents_FollowedRoles(t *testing.T) {
 			return nil
 		})
 		assert.EqualSlices(t, got, tc.want, tc)
-		cancel()
-		<-done
+		stop()
 	}
 }
 

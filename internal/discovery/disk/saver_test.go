@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus/hooks/test"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -21,14 +22,12 @@ import (
 func TestSaver_LeasedInstancesBatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		var saves atomic.Int64
 		s := disk.NewSaver(disk.SaverOptions{
 			Age:  24 * time.Hour,
 			Take: func(context.Context) (*disk.State, bool) { saves.Add(1); return nil, true },
 		})
-		ended := make(chan struct{})
-		go func() { s.Run(ctx); close(ended) }()
+		stop := background.Start(t.Context(), s.Run)
 		churn := func(seconds int) (written int64) {
 			before := saves.Load()
 			for range 50 * seconds {
@@ -51,8 +50,7 @@ func TestSaver_LeasedInstancesBatched(t *testing.T) {
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
 		assert.NotEqual(t, saves.Load(), before, "while nothing changes it grows old")
-		cancel()
-		<-ended
+		stop()
 		synctest.Wait()
 	})
 }

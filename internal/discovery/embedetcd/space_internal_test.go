@@ -2,7 +2,6 @@ package embedetcd
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
@@ -42,9 +42,7 @@ func TestDiskShort(t *testing.T) {
 		diskSpace: func(string) (uint64, uint64, error) { return free.Load(), 10 << 30, nil },
 	}
 	free.Store(20 << 20)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { watch.run(ctx); close(done) }()
+	stop := background.Start(t.Context(), watch.run)
 	await := func(cond func() error) {
 		t.Helper()
 		limit := time.NewTimer(time.Minute)
@@ -79,7 +77,6 @@ func TestDiskShort(t *testing.T) {
 		return nil
 	})
 	stop()
-	<-done
 	assert.Contains(t, out.String(), "only 20 MiB are left for "+cfg.DataDir, "accepts writes again")
 	_ = cli.Close() // its context has ended with the server
 	s.Close()

@@ -1,7 +1,6 @@
 package lease_test
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -34,9 +34,7 @@ func TestPresence(t *testing.T) {
 		Layout: l, ID: "p1", Address: "127.0.0.1:8000", Version: "1", TTL: members.TTL, Interval: 10 * time.Millisecond,
 		Applied: func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
+	stop := background.Start(t.Context(), p.Run)
 	list := func(check func([]lease.ProxyPresence) error) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
@@ -76,8 +74,7 @@ func TestPresence(t *testing.T) {
 		}
 		return nil
 	})
-	cancel()
-	require.NoError(t, <-done)
+	stop()
 	list(func(ps []lease.ProxyPresence) error {
 		if len(ps) != 0 {
 			return fmt.Errorf("%+v", ps)
@@ -101,10 +98,7 @@ func TestPresence_Findings(t *testing.T) {
 			return lease.Report{Unverified: maps.Clone(unverified)}
 		},
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
-	defer func() { cancel(); <-done }()
+	defer background.Start(t.Context(), p.Run)()
 	says := func(key, want string) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
@@ -146,10 +140,7 @@ func TestPresence_Notices(t *testing.T) {
 			}
 		},
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
-	defer func() { cancel(); <-done }()
+	defer background.Start(t.Context(), p.Run)()
 	says := func(begin string) (revision int64) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
@@ -192,10 +183,7 @@ func TestPresenceOfLargeFleet(t *testing.T) {
 			return r
 		},
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
-	defer func() { cancel(); <-done }()
+	defer background.Start(t.Context(), p.Run)()
 	testkit.Eventually(t, members.Soon, func() error {
 		ps, err := store.Reader.Proxies(t.Context())
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -64,10 +65,7 @@ func publishing(t *testing.T, cli *clientv3.Client, id string, ttl, interval tim
 			},
 		},
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); presence.Run(ctx) }()
-	p.stop = func() { cancel(); <-done }
+	p.stop = background.Start(t.Context(), presence.Run)
 	t.Cleanup(p.stop)
 	return p
 }
@@ -82,10 +80,7 @@ func following(t *testing.T, cli *clientv3.Client) *loaddigest.Watcher {
 // run runs w until the end of the test or of stop.
 func run(t *testing.T, w *loaddigest.Watcher) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); w.Run(ctx) }()
-	stop = func() { cancel(); <-done }
+	stop = background.Start(t.Context(), w.Run)
 	t.Cleanup(stop)
 	return stop
 }

@@ -1,7 +1,6 @@
 package watch_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -220,10 +220,7 @@ func TestKeptIntent_NotReplaced(t *testing.T) {
 	p := lease.NewPresence(cli, lease.PresenceOptions{Layout: l, ID: "p1", Interval: 5 * time.Millisecond, Report: func() lease.Report {
 		return lease.Report{Kept: lease.KeptKeys(w.Status().Kept)}
 	}})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
-	defer func() { cancel(); <-done }()
+	defer background.Start(t.Context(), p.Run)()
 	etcd.Wipe()
 	etcd.Restart()
 	register()

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
@@ -153,13 +154,7 @@ func (f *fleet) catalog() *catalog.Catalog {
 // start runs a catalog until the end of the test.
 func (f *fleet) start(t *testing.T) *catalog.Catalog {
 	c := f.catalog()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.Run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(background.Start(t.Context(), c.Run))
 	synctest.Wait()
 	return c
 }

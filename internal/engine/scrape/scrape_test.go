@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/scrape"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -106,6 +107,14 @@ func fleet(n int) *instance.Snapshot {
 	return instance.NewSnapshot(1, all)
 }
 
+// follow reads the members every ten seconds until stop is called.
+func (e *engines) follow(t *testing.T, members func() *instance.Snapshot) (stop func()) {
+	return background.Start(t.Context(), scrape.New(scrape.Options{
+		Members: members, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight,
+		Interval: 10 * time.Second,
+	}).Run)
+}
+
 // Every engine is read once per interval, spread over it and with few concurrent reads.
 // Its last report is dropped once it has been silent for some intervals, or has left.
 func TestScrape(t *testing.T) {
@@ -114,16 +123,11 @@ func TestScrape(t *testing.T) {
 		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, takes: time.Microsecond}
 		var mu sync.Mutex
 		members := fleet(64)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot {
-				mu.Lock()
-				defer mu.Unlock()
-				return members
-			}, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
-		}()
+		stop := e.follow(t, func() *instance.Snapshot {
+			mu.Lock()
+			defer mu.Unlock()
+			return members
+		})
 		time.Sleep(10*time.Second - time.Microsecond)
 		synctest.Wait()
 		e.mu.Lock()
@@ -177,8 +181,7 @@ func TestScrape(t *testing.T) {
 			}
 		}
 		e.mu.Unlock()
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -190,12 +193,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		members := fleet(1)
 		one := members.All()[0]
 		one.Record.DPSize = 2
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
-		}()
+		stop := e.follow(t, func() *instance.Snapshot { return members })
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		e.mu.Lock()
@@ -204,8 +202,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		if got.Rank(0) == nil || got.Rank(0).All.Running != 1 || got.Rank(0).StartedAt.Unix() != 1 || got.Rank(1) == nil || got.Rank(1).All.Running != 3 {
 			t.Errorf("known of it: %+v", got)
 		}
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -216,12 +213,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, full: map[string]bool{"10.0.0.0:1": true, "10.0.1.0:1": true}}
 		prefill := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.1.0:1"}, Verified: true, Record: instance.Record{State: instance.Ready}}
 		members := instance.NewSnapshot(1, append(fleet(20).All(), prefill))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
-		}()
+		stop := e.follow(t, func() *instance.Snapshot { return members })
 		// within returns the number of reads of some engines in ten seconds, except the first of each.
 		within := func(addresses ...string) (n int) {
 			e.mu.Lock()
@@ -279,8 +271,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		if n := within(all...); n != 0 {
 			t.Errorf("engines whose queues are empty again were read %d more times", n)
 		}
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -293,15 +284,9 @@ func run(t *testing.T, e *engines, interval time.Duration, list []*instance.Inst
 			Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check,
 			InFlight: e.inFlight, Interval: interval,
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			s.Run(ctx)
-		}()
+		stop := background.Start(t.Context(), s.Run)
 		f(s)
-		cancel()
-		<-done
+		stop()
 	})
 }
 

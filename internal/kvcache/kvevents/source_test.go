@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -174,16 +175,7 @@ func runTo(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc, memory *k
 		at.Replay = tcp(p.router.Addr())
 	}
 	s := kvevents.NewSource(at, dial, h, memory)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	t.Cleanup(background.Start(t.Context(), s.Run))
 	return s
 }
 
@@ -462,16 +454,7 @@ func TestTail_SubscriptionAfterReplay(t *testing.T) {
 		Lost:      func(error, time.Duration) {},
 		Backwards: func(last, current uint64) { t.Errorf("backwards from %d to %d", last, current) },
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tail.Run(ctx)
-	}()
-	defer func() {
-		cancel()
-		<-done
-	}()
+	defer background.Start(t.Context(), tail.Run)()
 	assert.Equal(t, <-got, 0, "batch")
 	p.batch(t, true) // no subscriber yet
 	require.NoError(t, (<-gate).open())

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
@@ -267,16 +268,7 @@ func TestFollow_RestartElsewhere(t *testing.T) {
 // run runs a Follower until the test ends.
 func run(t *testing.T, f *kvfollow.Follower) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	t.Cleanup(background.Start(t.Context(), f.Run))
 }
 
 // TestConnects: a publisher that connects instead of binding cannot be followed, and the reason is reported.
