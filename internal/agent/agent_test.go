@@ -182,14 +182,12 @@ func TestProbes_BackOffUntilAnswer(t *testing.T) {
 		// Probes at 0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5, ...: doubling, capped at 5 s.
 		r.after(18*time.Second, nil)
 		assert.Equal(t, r.engine.probes, 7, "probes in 18 s")
-		if s := r.Status(); s.Phase != Probing || !strings.Contains(s.Reason, "refused") {
-			t.Errorf("status %+v", s)
-		}
+		s := r.Status()
+		assert.True(t, s.Phase == Probing && strings.Contains(s.Reason, "refused"), "status %+v", s)
 		r.after(0, func(e *fakeEngine) { e.err = nil })
 		r.after(6*time.Second, nil)
-		if s := r.Status(); s.Phase != Registering || s.Reason != "" {
-			t.Errorf("status %+v", s)
-		}
+		s = r.Status()
+		assert.True(t, s.Phase == Registering && s.Reason == "", "status %+v", s)
 		r.Registered(true)
 		assert.Equal(t, r.Status().Phase, Serving)
 		r.Registered(false)
@@ -233,9 +231,8 @@ func TestRecord(t *testing.T) {
 		r := start(t, &fakeEngine{stats: vllm.Stats{Complete: true, StartedAt: began}}, Options{Base: instance.Record{Labels: labels}})
 		r.after(time.Second, nil)
 		labels["zone"] = "changed later"
-		if rec := r.Status().Record; rec.StartedAt == nil || !rec.StartedAt.Equal(began) || rec.Labels["zone"] != "a" {
-			t.Errorf("%+v", rec)
-		}
+		rec := r.Status().Record
+		assert.True(t, rec.StartedAt != nil && rec.StartedAt.Equal(began) && rec.Labels["zone"] == "a", "%+v", rec)
 		r.Hurry()
 		_ = r.end()
 	})
@@ -252,17 +249,15 @@ func TestProbes_DownAndReadyThresholds(t *testing.T) {
 		r.after(6*time.Second, func(e *fakeEngine) {                 // t=13: failed at 8, 10, 12
 			e.err, e.models = nil, []string{"org/m", "lora"}
 		})
-		if s := r.Status(); s.Phase != Down || s.Reason != "no answer" {
-			t.Errorf("status %+v", s)
-		}
+		s := r.Status()
+		assert.True(t, s.Phase == Down && s.Reason == "no answer", "status %+v", s)
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = hung }) // t=15: good at 14
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = nil })  // t=17: failed at 16
 		r.after(2*time.Second, nil)                                  // t=19: good at 18
 		assert.Equal(t, r.Status().Phase, Down, "ready after one good probe")
 		r.after(2*time.Second, nil) // t=21: good at 20
-		if s := r.Status(); s.Phase != Serving || s.Reason != "" {
-			t.Errorf("status %+v", s)
-		}
+		s = r.Status()
+		assert.True(t, s.Phase == Serving && s.Reason == "", "status %+v", s)
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "12s down org/m", "20s ready org/m,lora",
 			"21s draining org/m,lora", "21s settle", "21.5s revoke")
@@ -339,9 +334,8 @@ func TestStartTime_LateIsSameIncarnation(t *testing.T) {
 		began := time.Now().Add(-time.Minute)
 		r.after(time.Second, func(e *fakeEngine) { e.stats.StartedAt = began })
 		r.after(4*time.Second, nil)
-		if got := r.Status().Record.StartedAt; got == nil || !got.Equal(began) {
-			t.Errorf("started_at %v", got)
-		}
+		got := r.Status().Record.StartedAt
+		assert.True(t, got != nil && got.Equal(began), "started_at %v", got)
 		r.Hurry()
 		_ = r.end()
 		assert.Len(t, r.reg.ids(), 1)

@@ -39,9 +39,8 @@ func TestEngineProcessEnds(t *testing.T) {
 				assert.NoError(t, <-r.done)
 				r.stop()
 				wantLog(t, r.reg.lines(), tc.want...)
-				if s := r.Status(); s.Phase != Gone || s.Beat.IsZero() {
-					t.Errorf("status %+v", s)
-				}
+				s := r.Status()
+				assert.True(t, s.Phase == Gone && !s.Beat.IsZero(), "status %+v", s)
 			})
 		})
 	}

@@ -146,9 +146,8 @@ func TestProbe_LimitCountsRunningTime(t *testing.T) {
 		assert.NoError(t, ctx.Err(), "the limit has passed although this process had no time to ask")
 		ticks <- time.Now()
 		<-ctx.Done()
-		if err := context.Cause(ctx); !errors.Is(err, vllm.ErrTimeout) || !strings.Contains(err.Error(), "within 5s") {
-			t.Errorf("cause %v", err)
-		}
+		err := context.Cause(ctx)
+		assert.True(t, errors.Is(err, vllm.ErrTimeout) && strings.Contains(err.Error(), "within 5s"), "cause %v", err)
 		stop()
 		assert.Equal(t, beats, fairTicks, "signs of life")
 
@@ -173,9 +172,8 @@ func TestHungEngine_DownAsSlow(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(start), err)
 		}
 		synctest.Wait()
-		if s := a.Status(); s.Phase != Probing || s.Beat.Before(start.Add(4*time.Second)) {
-			t.Errorf("status %+v", s)
-		}
+		s := a.Status()
+		assert.True(t, s.Phase == Probing && !s.Beat.Before(start.Add(4*time.Second)), "status %+v", s)
 		cancel()
 		<-done
 	})

@@ -37,9 +37,7 @@ func TestGolden(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range connector.Names() {
 		cases, err := filepath.Glob(filepath.Join("testdata", dialect, "*-*"))
-		if err != nil || len(cases) == 0 {
-			t.Fatalf("no cases for %s (%v)", dialect, err)
-		}
+		require.True(t, err == nil && len(cases) != 0, "no cases for %s (%v)", dialect, err)
 		c := newDialect(t, dialect)
 		for _, dir := range cases {
 			t.Run(dialect+"/"+filepath.Base(dir), func(t *testing.T) {
@@ -134,9 +132,8 @@ func TestTransferParams_BadAnswer(t *testing.T) {
 		assert.Error(t, err, "TransferParams(%q) = %s", answer, h.Params)
 	}
 	for _, answer := range []string{`{}`, `{"kv_transfer_params":null}`} {
-		if h, err := c.TransferParams([]byte(answer)); err != nil || !h.Empty() {
-			t.Errorf("TransferParams(%q) = %s, %v", answer, h.Params, err)
-		}
+		h, err := c.TransferParams([]byte(answer))
+		assert.True(t, err == nil && h.Empty(), "TransferParams(%q) = %s, %v", answer, h.Params, err)
 	}
 }
 
@@ -219,8 +216,7 @@ func TestUnfit(t *testing.T) {
 			t.Errorf("%s of %q and %q, %s: %q, want %q", tc.dialect, tc.prefill, tc.decode, tc.kind.Path(), got, tc.want)
 		}
 		early := c.Unfit(tc.kind, connector.Pair{Prefill: p.Prefill})
-		if early != "" && early != tc.want {
-			t.Errorf("%s of %q: %q before decode is chosen, then %q", tc.dialect, tc.prefill, early, tc.want)
-		}
+		assert.False(t, early != "" && early != tc.want,
+			"%s of %q: %q before decode is chosen, then %q", tc.dialect, tc.prefill, early, tc.want)
 	}
 }

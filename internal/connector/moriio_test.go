@@ -32,9 +32,8 @@ func TestDialectOfARecord(t *testing.T) {
 func TestZMQAddress(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"host:10.0.0.1,handshake:6301,notify:61005", "host:::1,handshake:1,notify:65535", "host:gpu-1.example,handshake:2,notify:3"} {
-		if z, err := connector.ParseZMQAddress(s); err != nil || z.String() != s {
-			t.Errorf("%q: %+v, %v", s, z, err)
-		}
+		z, err := connector.ParseZMQAddress(s)
+		assert.True(t, err == nil && z.String() == s, "%q: %+v, %v", s, z, err)
 	}
 	for _, s := range []string{
 		"", "10.0.0.1:6301", "host:,handshake:1,notify:2", "host:a,handshake:0,notify:2", "host:a,handshake:1,notify:65536",

@@ -22,9 +22,7 @@ const root = "../.."
 func TestRegisteredNames(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/registered/*.txt")
-	if err != nil || len(files) < 3 {
-		t.Fatalf("%q, %v", files, err)
-	}
+	require.True(t, err == nil && len(files) >= 3, "%q, %v", files, err)
 	for _, f := range files {
 		names := testkit.ReadFile(t, f)
 		for name := range strings.FieldsSeq(string(names)) {
@@ -38,9 +36,8 @@ func TestRegisteredNames(t *testing.T) {
 func TestClasses(t *testing.T) {
 	t.Parallel()
 	for _, c := range connector.Classes() {
-		if got, ok := connector.OfClass(strings.ToUpper(c.Name)); !ok || got != c {
-			t.Errorf("%s: %+v", c.Name, got)
-		}
+		got, ok := connector.OfClass(strings.ToUpper(c.Name))
+		assert.True(t, ok && got == c, "%s: %+v", c.Name, got)
 		_, err := os.Stat(filepath.Join(root, c.Page))
 		assert.NoError(t, err, c.Name)
 		short, err := connector.Canonical(c.Name)
@@ -57,9 +54,8 @@ func TestClasses(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"NixlPullConnector": "nixl", "mooncakeconnector": "mooncake", "LMCacheConnectorV1": "plain", "MoRIIOConnector": "moriio", "": ""} {
-		if got, err := connector.Canonical(name); got != want || err != nil {
-			t.Errorf("Canonical(%q) = %q, %v", name, got, err)
-		}
+		got, err := connector.Canonical(name)
+		assert.True(t, got == want && err == nil, "Canonical(%q) = %q, %v", name, got, err)
 	}
 	got, ok := connector.OfClass("nixl")
 	assert.False(t, ok, "a dialect is the class %+v", got)
@@ -93,8 +89,7 @@ func TestDocsTable_MatchesCode(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, "docs/connectors", name+".md")); err != nil {
 			t.Error(err)
 		}
-		if !strings.Contains(string(doc), "]("+name+".md)") {
-			t.Errorf("docs/connectors/README.md does not lead to %s.md", name)
-		}
+		assert.True(t, strings.Contains(string(doc), "]("+name+".md)"),
+			"docs/connectors/README.md does not lead to %s.md", name)
 	}
 }

@@ -99,9 +99,8 @@ func TestBothRoles_NotPeers(t *testing.T) {
 		defer tr.Close()
 		tr.Suspect(p)
 		time.Sleep(time.Minute)
-		if !tr.Available(p.Key) || tr.SilentFor(d.Key) == 0 {
-			t.Errorf("available %t, silent in its other role for %s", tr.Available(p.Key), tr.SilentFor(d.Key))
-		}
+		assert.True(t, tr.Available(p.Key) && tr.SilentFor(d.Key) != 0,
+			"available %t, silent in its other role for %s", tr.Available(p.Key), tr.SilentFor(d.Key))
 		resume()
 		time.Sleep(time.Second)
 	})

@@ -209,20 +209,16 @@ func TestTracker_HungCore(t *testing.T) {
 			if e, _ := tr.Ejected(in.Key); !ejected || after > 7*time.Second || !strings.HasPrefix(e.Reason, "hung: ") || !strings.Contains(e.Reason, "d:2") {
 				t.Fatalf("%s: ejected %t after %s: %+v", role, ejected, after, e)
 			}
-			if !tr.Unreachable(in.Key) || !tr.Silent(in.Key) || tr.SilentFor(in.Key) < 5*time.Second {
-				t.Errorf("%s: not held against it: %s", role, tr.SilentFor(in.Key))
-			}
+			assert.True(t, tr.Unreachable(in.Key) && tr.Silent(in.Key) && tr.SilentFor(in.Key) >= 5*time.Second,
+				"%s: not held against it: %s", role, tr.SilentFor(in.Key))
 			time.Sleep(time.Minute) // its API server answers probes
 			require.False(t, tr.Available(in.Key), "readmitted without a trial")
 			resume()
 			for begun := time.Now(); !tr.Available(in.Key); time.Sleep(100 * time.Millisecond) {
-				if time.Since(begun) > 30*time.Second {
-					t.Fatal("not readmitted after a successful trial")
-				}
+				require.True(t, time.Since(begun) <= 30*time.Second, "not readmitted after a successful trial")
 			}
-			if s := tr.Share(in.Key); s > 0.2 {
-				t.Errorf("share %v right after", s)
-			}
+			s := tr.Share(in.Key)
+			assert.True(t, s <= 0.2, "share %v right after", s)
 			assert.Equal(t, dead.Load(), 0,
 				"a hung instance may still answer, and its legs were ended without an alternative")
 		})
@@ -344,9 +340,8 @@ func TestTracker_HangsAgain(t *testing.T) {
 	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 		for range 4 {
 			resume := c.hang("d:1")
-			if ejected, after := waitEjected(tr, in, time.Minute); !ejected || after > 7*time.Second {
-				t.Fatalf("ejected %t after %s", ejected, after)
-			}
+			ejected, after := waitEjected(tr, in, time.Minute)
+			require.True(t, ejected && after <= 7*time.Second, "ejected %t after %s", ejected, after)
 			time.Sleep(40 * time.Second)
 			resume()
 			for !tr.Available(in.Key) {
@@ -369,9 +364,8 @@ func TestTracker_HungWithoutTrials(t *testing.T) {
 			c.set(func() { c.received["d:2"]++ })
 			waitEjected(tr, in, time.Second)
 		}
-		if d := time.Since(begun); d < 14*time.Second || d > 20*time.Second {
-			t.Errorf("ejected after %s", d)
-		}
+		d := time.Since(begun)
+		assert.True(t, d >= 14*time.Second && d <= 20*time.Second, "ejected after %s", d)
 	})
 }
 
@@ -386,20 +380,14 @@ func TestTracker_FailedTrialsDoubleTheEjection(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		list := c.trials["d:1"]
-		if len(list) < 12 || len(list) > 30 {
-			t.Errorf("%d trials in 5 minutes", len(list))
-		}
+		assert.True(t, len(list) >= 12 && len(list) <= 30, "%d trials in 5 minutes", len(list))
 		for i := 1; i < len(list); i++ {
-			if d := list[i].Sub(list[i-1]); d < 5*time.Second || d > 40*time.Second {
-				t.Errorf("trial %d came %s after the one before", i, d)
-			}
+			d := list[i].Sub(list[i-1])
+			assert.True(t, d >= 5*time.Second && d <= 40*time.Second, "trial %d came %s after the one before", i, d)
 		}
-		if last := list[len(list)-1].Sub(list[len(list)-2]); last < 15*time.Second {
-			t.Errorf("the last trial came %s after the one before", last)
-		}
-		if c.results[health.TrialFailed] < 10 {
-			t.Errorf("results %v", c.results)
-		}
+		last := list[len(list)-1].Sub(list[len(list)-2])
+		assert.True(t, last >= 15*time.Second, "the last trial came %s after the one before", last)
+		assert.True(t, c.results[health.TrialFailed] >= 10, "results %v", c.results)
 	})
 }
 
@@ -472,9 +460,7 @@ func TestTracker_TrialNotSent(t *testing.T) {
 		assert.False(t, tr.Available(in.Key))
 		assert.False(t, tr.Unreachable(in.Key))
 		c.set(func() {
-			if len(c.results) > 0 {
-				t.Errorf("results %v", c.results)
-			}
+			assert.True(t, len(c.results) == 0, "results %v", c.results)
 			c.unsent["d:1"] = false
 		})
 		time.Sleep(8 * time.Second)
@@ -504,9 +490,8 @@ func TestTracker_TrialOfFormerProcess(t *testing.T) {
 		})
 		ejected, _ := waitEjected(tr, is, 20*time.Second)
 		c.set(func() {
-			if n := len(c.trials["d:1"]); ejected || n == 0 {
-				t.Errorf("ejected %t after %d trials", ejected, n)
-			}
+			n := len(c.trials["d:1"])
+			assert.True(t, !ejected && n != 0, "ejected %t after %d trials", ejected, n)
 		})
 	})
 }
@@ -550,9 +535,8 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 			assert.Equal(t, tr.View(in.Key), state, "view after failures")
 			c.set(func() { c.suspended["d:1"] = "" })
 			time.Sleep(3 * time.Second)
-			if v := tr.View(in.Key); v != "" || tr.Share(in.Key) == 0 {
-				t.Errorf("view %q after it has resumed", v)
-			}
+			v := tr.View(in.Key)
+			assert.True(t, v == "" && tr.Share(in.Key) != 0, "view %q after it has resumed", v)
 			before := c.asked
 			for range 10 {
 				tr.CheckSuspended(t.Context(), peer)

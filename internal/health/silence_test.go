@@ -49,9 +49,8 @@ func TestSilence_AllSilentNotEjected(t *testing.T) {
 						}
 					}
 				}
-				if d := tr.SilentFor(all[0].Key); d < 59*time.Second || d > 61*time.Second {
-					t.Errorf("silent for %s, want a minute", d)
-				}
+				d := tr.SilentFor(all[0].Key)
+				assert.True(t, d >= 59*time.Second && d <= 61*time.Second, "silent for %s, want a minute", d)
 				resume()
 				synctest.Wait()
 				assert.False(t, tr.Trouble(), "it answers, and something is held against it")
@@ -67,9 +66,7 @@ func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Du
 	begun := time.Now()
 	tr.Suspect(in)
 	for tr.Available(in.Key) {
-		if time.Since(begun) > time.Minute {
-			t.Fatal("it is not ejected")
-		}
+		require.True(t, time.Since(begun) <= time.Minute, "it is not ejected")
 		time.Sleep(10 * time.Millisecond)
 	}
 	require.True(t, tr.Unreachable(in.Key), "it is ejected, and not as silent")
@@ -93,20 +90,16 @@ func TestSilence_PeerAnswers(t *testing.T) {
 		src.set(in, peer)
 		resume := eng.hang("d:1")
 		first := silentTime(t, tr, in)
-		if first > 2*time.Second {
-			t.Errorf("ejected after %s", first)
-		}
+		assert.True(t, first <= 2*time.Second, "ejected after %s", first)
 		time.Sleep(1500 * time.Millisecond)
 		resume()
 		time.Sleep(3 * time.Second)
-		if !tr.Available(in.Key) || tr.Silent(in.Key) || tr.SilentFor(in.Key) != 0 {
-			t.Fatal("it answers, and is not back")
-		}
+		require.True(t, tr.Available(in.Key) && !tr.Silent(in.Key) && tr.SilentFor(in.Key) == 0,
+			"it answers, and is not back")
 		resume = eng.hang("d:1")
 		defer resume()
-		if second := silentTime(t, tr, in); second < 2*first {
-			t.Errorf("given %s, then %s: that it was slow is forgotten", first, second)
-		}
+		second := silentTime(t, tr, in)
+		assert.True(t, second >= 2*first, "given %s, then %s: that it was slow is forgotten", first, second)
 		assert.Equal(t, dead.Load(), 0, "a silent instance may still answer, and was called dead")
 	})
 }
@@ -140,9 +133,8 @@ func TestSilence_EndsWhileEjected(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			require.True(t, tr.Available(in.Key), "%s: it answers, and is not back", name)
 			defer eng.hang("d:1")()
-			if d := silentTime(t, tr, in); d > 2*time.Second {
-				t.Errorf("%s: ejected after %s of silence", name, d)
-			}
+			d := silentTime(t, tr, in)
+			assert.True(t, d <= 2*time.Second, "%s: ejected after %s of silence", name, d)
 		})
 	}
 }
@@ -157,9 +149,8 @@ func TestSilence_PeerAnswersSlowly(t *testing.T) {
 		defer resume()
 		answer := eng.hang("d:2")
 		time.AfterFunc(1200*time.Millisecond, answer)
-		if d := silentTime(t, tr, in); d < 4*1200*time.Millisecond {
-			t.Errorf("ejected after %s, though its peer took 1.2 s to answer", d)
-		}
+		d := silentTime(t, tr, in)
+		assert.True(t, d >= 4*1200*time.Millisecond, "ejected after %s, though its peer took 1.2 s to answer", d)
 	})
 }
 
@@ -219,9 +210,8 @@ func TestSilence_DecodeAsPeers(t *testing.T) {
 		src.set(in, other)
 		resume := eng.hang("p:1")
 		defer resume()
-		if d := silentTime(t, tr, in); d < 5*time.Second {
-			t.Errorf("ejected after %s", d)
-		}
+		d := silentTime(t, tr, in)
+		assert.True(t, d >= 5*time.Second, "ejected after %s", d)
 	})
 }
 

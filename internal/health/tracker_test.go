@@ -124,25 +124,22 @@ func run(t *testing.T, change func(*health.Options), f func(*health.Tracker, *so
 func TestRefused_ReadmittedByProbe(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
-		if tr.Trouble() || !tr.Available(in.Key) || tr.Share(in.Key) != 1 {
-			t.Fatal("a new tracker has ejected an instance")
-		}
+		require.True(t, !tr.Trouble() && tr.Available(in.Key) && tr.Share(in.Key) == 1,
+			"a new tracker has ejected an instance")
 		eng.answer(errDead)
 		tr.Eject(in, "refused")
 		tr.Eject(in, "refused again")
 		require.False(t, tr.Available(in.Key), "it is still in")
 		require.True(t, tr.Unreachable(in.Key), "it is still in")
 		time.Sleep(20 * time.Second)
-		if n := eng.probes(); n < 9 || n > 30 {
-			t.Fatalf("%d probes in 20 s", n)
-		}
+		n := eng.probes()
+		require.True(t, n >= 9 && n <= 30, "%d probes in 20 s", n)
 		eng.answer(nil)
 		time.Sleep(2 * time.Second)
 		require.True(t, tr.Available(in.Key), "a good probe did not bring it back within one interval")
 		require.False(t, tr.Unreachable(in.Key), "a good probe did not bring it back within one interval")
-		if s := tr.Share(in.Key); s >= 0.5 {
-			t.Fatalf("share %v right after the return", s)
-		}
+		s := tr.Share(in.Key)
+		require.True(t, s < 0.5, "share %v right after the return", s)
 		time.Sleep(10 * time.Second)
 		require.Equal(t, tr.Share(in.Key), 1, "share after the slow start")
 	})
@@ -178,9 +175,8 @@ func TestTroubledByName(t *testing.T) {
 		src.set(in) // the other one leaves
 		synctest.Wait()
 		ejected()
-		if len(first) != 1 || first[0] != in.Key || len(both) != 2 || !slices.Contains(both, other.Key) {
-			t.Errorf("lists that were given out have changed: %v, %v", first, both)
-		}
+		assert.True(t, len(first) == 1 && first[0] == in.Key && len(both) == 2 && slices.Contains(both, other.Key),
+			"lists that were given out have changed: %v, %v", first, both)
 	})
 }
 
@@ -190,9 +186,8 @@ func TestStrikesForOneModel(t *testing.T) {
 	run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
 		failing := func(want bool) {
 			t.Helper()
-			if got := tr.Failing(in.Key, "bad"); got != want || tr.Failing(in.Key, "m") {
-				t.Fatalf("ejected for one model: %t, want %t", got, want)
-			}
+			got := tr.Failing(in.Key, "bad")
+			require.True(t, got == want && !tr.Failing(in.Key, "m"), "ejected for one model: %t, want %t", got, want)
 		}
 		for range 3 {
 			tr.Strike(in, "bad", "5xx", false)
@@ -330,9 +325,8 @@ func TestSuspect(t *testing.T) {
 		tr.Suspect(in)
 		tr.Suspect(in)
 		synctest.Wait()
-		if tr.Available(in.Key) || tr.Silent(in.Key) || ejected.Load() != 1 || eng.probes() != 4 {
-			t.Fatalf("dead: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.probes())
-		}
+		require.True(t, !tr.Available(in.Key) && !tr.Silent(in.Key) && ejected.Load() == 1 && eng.probes() == 4,
+			"dead: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.probes())
 	})
 }
 
@@ -351,9 +345,8 @@ func TestSuspect_ProbeNotSent(t *testing.T) {
 			require.Equal(t, eng.probes(), n+1)
 			time.Sleep(time.Second)
 		}
-		if n := strings.Count(out.String(), "could not be probed"); n != 2 {
-			t.Errorf("logged %d times in 20 s:\n%s", n, &out)
-		}
+		n := strings.Count(out.String(), "could not be probed")
+		assert.True(t, n == 2, "logged %d times in 20 s:\n%s", n, &out)
 		// Its existing strikes are kept.
 		tr.Strike(in, "m", "x", false)
 		tr.Suspect(in)

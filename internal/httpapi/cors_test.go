@@ -76,9 +76,8 @@ func TestCORSAsVLLM(t *testing.T) {
 						"X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Decode-Only, X-PD-Elsewhere, X-PD-Model, X-PD-Model-Fallback, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 				}
 			}
-			if diff := cmp.Diff(want, corsHeaders(header)); diff != "" {
-				t.Errorf("%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
-			}
+			diff := cmp.Diff(want, corsHeaders(header))
+			assert.True(t, diff == "", "%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
 		}
 	}
 }

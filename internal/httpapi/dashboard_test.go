@@ -28,9 +28,7 @@ func TestRoot_ByAcceptHeader(t *testing.T) {
 	} {
 		_, header, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", tc.accept)
 		assert.Equal(t, body == "dashboard /", tc.page, "Accept %q: %q", tc.accept, body)
-		if !tc.page && !strings.Contains(body, `"name":"pdmesh"`) {
-			t.Errorf("Accept %q: %q", tc.accept, body)
-		}
+		assert.False(t, !tc.page && !strings.Contains(body, `"name":"pdmesh"`), "Accept %q: %q", tc.accept, body)
 		assert.Equal(t, header.Get("Vary"), "Accept", "Accept %q: Vary", tc.accept)
 	}
 }
@@ -52,9 +50,7 @@ func TestDashboard_SameListenerAsStatus(t *testing.T) {
 		{"operators' events", operators.URL + httpapi.DashboardEvents, 200, "dashboard " + httpapi.DashboardEvents},
 	} {
 		code, header, body := call(t, http.MethodGet, tc.url, "", "Accept", html, "Origin", "https://evil.example")
-		if code != tc.code || !strings.Contains(body, tc.body) {
-			t.Errorf("%s: %d %s", tc.name, code, body)
-		}
+		assert.True(t, code == tc.code && strings.Contains(body, tc.body), "%s: %d %s", tc.name, code, body)
 		assert.Equal(t, header.Get("Access-Control-Allow-Origin"), "", "%s: origin whose pages may read it", tc.name)
 	}
 	off := deps()

@@ -208,9 +208,8 @@ func TestPanic_500(t *testing.T) {
 	d.Data.Generate = func(openai.Kind) forward.HandlerFunc { return func(forward.Client, *http.Request) { panic("bug") } }
 	s := serve(t, d, false)
 	code, _, body := call(t, http.MethodPost, s.URL+"/v1/completions", "{}")
-	if code != 500 || !strings.Contains(body, `"error"`) || strings.Contains(body, "bug") {
-		t.Fatalf("%d %s", code, body)
-	}
+	require.True(t, code == 500 && strings.Contains(body, `"error"`) && !strings.Contains(body, "bug"),
+		"%d %s", code, body)
 }
 
 func TestRoutes(t *testing.T) {
@@ -256,9 +255,8 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/%1b[2J", 404, `{"detail":"Not Found"}`},
 	} {
 		code, _, body := call(t, tc.method, s.URL+tc.path, "{}")
-		if code != tc.code || !strings.Contains(body, tc.says) {
-			t.Errorf("%s %s: %d %s", tc.method, tc.path, code, body)
-		}
+		assert.True(t, code == tc.code && strings.Contains(body, tc.says),
+			"%s %s: %d %s", tc.method, tc.path, code, body)
 	}
 }
 
@@ -282,9 +280,8 @@ func TestModelRoutes(t *testing.T) {
 		{"DELETE", "/none", "", 404, "There is no model route none."},
 	} {
 		code, _, body := call(t, tc.method, s.URL+"/models/routes"+tc.path, tc.body, "X-Api-Key", "secret", "Content-Type", "application/json")
-		if code != tc.code || !strings.Contains(body, tc.says) {
-			t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, code, body)
-		}
+		assert.True(t, code == tc.code && strings.Contains(body, tc.says),
+			"%s %s %s: %d %s", tc.method, tc.path, tc.body, code, body)
 	}
 	code, _, _ := call(t, http.MethodDelete, s.URL+"/models/routes/org/chat", "")
 	assert.Equal(t, code, http.StatusUnauthorized, "without a key")
@@ -309,9 +306,8 @@ func TestLimitsRefuse(t *testing.T) {
 		`{"rpm":1000000000000000}`: "is not between 1",
 	} {
 		code, _, got := call(t, http.MethodPut, s.URL+"/limits/team-a", body, "Content-Type", "application/json", "X-Api-Key", "secret")
-		if code != 400 || !strings.Contains(got, want) || strings.Contains(got, "json: ") {
-			t.Errorf("%s: %d %s", body, code, got)
-		}
+		assert.True(t, code == 400 && strings.Contains(got, want) && !strings.Contains(got, "json: "),
+			"%s: %d %s", body, code, got)
 	}
 }
 
@@ -321,9 +317,8 @@ func TestStatus(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		code, _, body := call(t, method, s.URL+"/status", "")
 		var st httpapi.Status
-		if err := json.Unmarshal([]byte(body), &st); err != nil || code != 200 {
-			t.Fatalf("%d %v: %s", code, err, body)
-		}
+		err := json.Unmarshal([]byte(body), &st)
+		require.True(t, err == nil && code == 200, "%d %v: %s", code, err, body)
 		// The counts include the ejected instance, like those of the reference proxies.
 		if !strings.HasPrefix(body, `{"prefill_node_count":1,"decode_node_count":2,"prefill_nodes":["10.0.0.1:1"],"decode_nodes":["10.0.0.2:1","10.0.0.3:1"],`) {
 			t.Errorf("body %s", body)
@@ -348,9 +343,8 @@ func TestProbes_Refused(t *testing.T) {
 	s := serve(t, deps(), false)
 	for _, path := range []string{"/v1/models", "/health", "/version", "/metrics"} {
 		code, _, body := call(t, http.MethodGet, s.URL+path, "", instance.ProbeHeader, "1")
-		if code != http.StatusLoopDetected || !strings.Contains(body, "not an engine") {
-			t.Errorf("%s: %d %s", path, code, body)
-		}
+		assert.True(t, code == http.StatusLoopDetected && strings.Contains(body, "not an engine"),
+			"%s: %d %s", path, code, body)
 	}
 }
 
@@ -413,15 +407,13 @@ func TestHead(t *testing.T) {
 		s := serve(t, d, split)
 		for _, path := range []string{"/", "/health", "/ping", "/healthcheck", "/livez", "/readyz", "/version"} {
 			want, _, _ := call(t, http.MethodGet, s.URL+path, "")
-			if code, _, body := call(t, http.MethodHead, s.URL+path, ""); code != want || body != "" {
-				t.Errorf("HEAD %s: %d %q, GET: %d", path, code, body, want)
-			}
+			code, _, body := call(t, http.MethodHead, s.URL+path, "")
+			assert.True(t, code == want && body == "", "HEAD %s: %d %q, GET: %d", path, code, body, want)
 		}
 	}
 	page := serve(t, d, false)
-	if code, h, _ := call(t, http.MethodHead, page.URL+"/", "", "Accept", "text/html"); code != http.StatusOK || h.Get("Vary") != "Accept" {
-		t.Errorf("HEAD / of a browser: %d %v", code, h)
-	}
+	code, h, _ := call(t, http.MethodHead, page.URL+"/", "", "Accept", "text/html")
+	assert.True(t, code == http.StatusOK && h.Get("Vary") == "Accept", "HEAD / of a browser: %d %v", code, h)
 }
 
 // Requests with an encoded body are refused on the routes of operators, too.
@@ -459,9 +451,8 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		require.NoError(t, err, path)
-		if _, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != want || err != nil {
-			t.Errorf("%s: %s, %v", path, resp.Status, err)
-		}
+		_, err = io.Copy(io.Discard, resp.Body)
+		assert.True(t, resp.StatusCode == want && err == nil, "%s: %s, %v", path, resp.Status, err)
 	}
 }
 
@@ -498,9 +489,7 @@ func TestAnthropicKey(t *testing.T) {
 	} {
 		code, _, body := call(t, tc.method, s.URL+tc.path, "{}", append([]string{"X-Api-Key", tc.key, "Content-Type", "application/json"}, tc.more...)...)
 		assert.Equal(t, code, tc.code, "%s %s with %q, %v: %s", tc.method, tc.path, tc.key, tc.more, body)
-		if tc.key == "" && !strings.Contains(body, "x-api-key") {
-			t.Errorf("%s does not name the header", body)
-		}
+		assert.False(t, tc.key == "" && !strings.Contains(body, "x-api-key"), "%s does not name the header", body)
 	}
 }
 
@@ -524,9 +513,7 @@ func TestAdminKey(t *testing.T) {
 		{s2.URL, "X-Api-Key", "secret", 403, "ADMIN_API_KEY"},
 	} {
 		code, _, got := call(t, http.MethodPost, tc.url+"/instances/add", body, "Content-Type", "application/json", tc.name, tc.value)
-		if code != tc.code || !strings.Contains(got, tc.says) {
-			t.Errorf("%s %q: %d %s", tc.name, tc.value, code, got)
-		}
+		assert.True(t, code == tc.code && strings.Contains(got, tc.says), "%s %q: %d %s", tc.name, tc.value, code, got)
 	}
 }
 

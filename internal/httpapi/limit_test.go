@@ -30,9 +30,8 @@ func TestConnectionLimit(t *testing.T) {
 		"/status": true, "/instances/add": true, "/instances/drain": true, "/route": true, "/log-level": true, "/v1/load_lora_adapter": true,
 		"/v1/completions": false, "/v1/models": false, "/dashboard/events": false, "/instances/unknown": false, "/health/x": false,
 	} {
-		if got := httpapi.ExemptFromLimit(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)); got != exempt {
-			t.Errorf("%s: exempt %t", path, got)
-		}
+		got := httpapi.ExemptFromLimit(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		assert.True(t, got == exempt, "%s: exempt %t", path, got)
 	}
 	const message = "the proxy has reached its limit for open connections (--max-connections)"
 	for path, want := range map[string]string{
@@ -173,9 +172,8 @@ func TestMissingBody(t *testing.T) {
 					return
 				}
 				_, _ = io.Copy(io.Discard, resp.Body)
-				if took := time.Since(began); closes && took > time.Second {
-					t.Errorf("%s: took %s", head, took)
-				}
+				took := time.Since(began)
+				assert.False(t, closes && took > time.Second, "%s: took %s", head, took)
 				if resp.StatusCode != http.StatusContinue {
 					return
 				}

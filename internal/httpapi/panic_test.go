@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -64,8 +65,7 @@ func TestKeyErrors_APIFormat(t *testing.T) {
 		"/v1/messages/count_tokens": `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
 		"/v1/responses":             `{"error":{"message":"wrong API key","type":"AuthenticationError","param":null,"code":401}}`,
 	} {
-		if code, _, body := call(t, http.MethodPost, routed.URL+path, "{}", "Authorization", "Bearer x"); code != http.StatusUnauthorized || body != want {
-			t.Errorf("%s: %d %s", path, code, body)
-		}
+		code, _, body := call(t, http.MethodPost, routed.URL+path, "{}", "Authorization", "Bearer x")
+		assert.True(t, code == http.StatusUnauthorized && body == want, "%s: %d %s", path, code, body)
 	}
 }

@@ -59,16 +59,12 @@ func TestTable_EveryVLLMRoute(t *testing.T) {
 	listed := map[string]map[routes.Route]string{}
 	for _, release := range []string{"0.32", "0.33"} {
 		list := vllmRoutes(t, "testdata/vllm-"+release+".routes")
-		if len(list) < 80 {
-			t.Fatalf("vLLM %s has %d routes", release, len(list))
-		}
+		require.True(t, len(list) >= 80, "vLLM %s has %d routes", release, len(list))
 		listed[release] = list
 	}
 	seen := map[routes.Route]bool{}
 	for _, row := range rows {
-		if seen[row.Route] {
-			t.Errorf("%s is there twice", row.Route)
-		}
+		assert.False(t, seen[row.Route], "%s is there twice", row.Route)
 		seen[row.Route] = true
 		for release, list := range listed {
 			when, has := list[row.Route]
@@ -106,9 +102,7 @@ func TestTable_MatchesCode(t *testing.T) {
 		assert.NotEqual(t, has, row.Verdict == routes.Refused, "%s is %s, and in the code", row.Route, row.Verdict)
 	}
 	for _, route := range own {
-		if !code[route] {
-			t.Errorf("%s is in the table of the proxy's own routes only", route)
-		}
+		assert.True(t, code[route], "%s is in the table of the proxy's own routes only", route)
 		delete(code, route)
 	}
 	for route := range code {

@@ -56,12 +56,10 @@ func TestStatus(t *testing.T) {
 			}
 			before := *in
 			seen := in.Seen(tc.opinion)
-			if seen.Status() != tc.status || seen.Reason != tc.reason || seen.List().Status != tc.status {
-				t.Errorf("%q (%s), want %q (%s)", seen.Status(), seen.Reason, tc.status, tc.reason)
-			}
-			if sel, err := instance.ParseSelector("state=" + tc.status); err != nil || !sel.Matches(seen) {
-				t.Errorf("state=%s: %v", tc.status, err)
-			}
+			assert.True(t, seen.Status() == tc.status && seen.Reason == tc.reason && seen.List().Status == tc.status,
+				"%q (%s), want %q (%s)", seen.Status(), seen.Reason, tc.status, tc.reason)
+			sel, err := instance.ParseSelector("state=" + tc.status)
+			assert.True(t, err == nil && sel.Matches(seen), "state=%s: %v", tc.status, err)
 			assert.Equal(t, in.CanServe(tc.opinion), tc.serves, "it serves")
 			assert.Equal(t, in.View, before.View, "the instance itself has changed")
 			assert.Equal(t, in.Reason, before.Reason, "the instance itself has changed")

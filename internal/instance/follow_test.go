@@ -52,9 +52,8 @@ func TestFollow_CallsForEachSnapshot(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-done
-		if len(revisions) != 5 || revisions[0] != 1 || revisions[4] != 5 {
-			t.Errorf("called for revisions %v, want 1 to 5", revisions)
-		}
+		assert.True(t, len(revisions) == 5 && revisions[0] == 1 && revisions[4] == 5,
+			"called for revisions %v, want 1 to 5", revisions)
 		p.publish(6)
 		assert.Len(t, revisions, 5, "called after Follow has returned")
 	})
@@ -75,9 +74,7 @@ func TestFollow_NeverMissesTheNewest(t *testing.T) {
 	defer cancel()
 	seen := int64(0)
 	instance.Follow(ctx, p.snapshot, func(_, next *instance.Snapshot) {
-		if next.Revision <= seen {
-			t.Errorf("revision %d after %d", next.Revision, seen)
-		}
+		assert.True(t, next.Revision > seen, "revision %d after %d", next.Revision, seen)
 		if seen = next.Revision; seen == last {
 			cancel()
 		}
@@ -103,8 +100,6 @@ func TestAwait(t *testing.T) {
 			assert.Len(t, met, 0, "returned before revision %d", revision)
 			p.publish(revision)
 		}
-		if !<-met {
-			t.Error("false for revision 3")
-		}
+		assert.True(t, <-met, "false for revision 3")
 	})
 }

@@ -95,9 +95,8 @@ func TestSnapshot(t *testing.T) {
 	}
 	assert.Equal(t, strings.Join(order, ", "), "prefill/c:1 , decode/a:1 orphan, decode/a:1 pending, decode/b:1 ")
 	assert.Equal(t, len(s.Usable(instance.Decode)), 2, "usable, want the orphan and b:1")
-	if i, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "a:1"}); !ok || i.View != instance.Orphan {
-		t.Errorf("Lookup returned %+v: a pending add must not hide a member", i)
-	}
+	i, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "a:1"})
+	assert.True(t, ok && i.View == instance.Orphan, "Lookup returned %+v: a pending add must not hide a member", i)
 	select {
 	case <-s.Changed():
 		t.Error("changed before it was superseded")

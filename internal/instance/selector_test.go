@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -24,8 +25,7 @@ func TestQueueName(t *testing.T) {
 			labels, err = instance.ParseSelector(text)
 			require.NoError(t, err)
 		}
-		if got := instance.QueueName("m", labels); got != want || instance.QueuedModel(got) != "m" {
-			t.Errorf("%s: %s, want %s", text, got, want)
-		}
+		got := instance.QueueName("m", labels)
+		assert.True(t, got == want && instance.QueuedModel(got) == "m", "%s: %s, want %s", text, got, want)
 	}
 }

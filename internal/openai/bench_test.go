@@ -76,9 +76,7 @@ func BenchmarkEvents(b *testing.B) {
 				break
 			}
 			class, _ := sse.Classify(openai.Chat, e)
-			if sse.IsDone(e) || sse.LooksLikeError(e) || class != sse.EventContent {
-				b.Fatal("misjudged")
-			}
+			require.True(b, !sse.IsDone(e) && !sse.LooksLikeError(e) && class == sse.EventContent, "misjudged")
 			rest = tail
 		}
 		require.Equal(b, n, 16)

@@ -223,9 +223,7 @@ func checkObject(t *testing.T, what string, body, got []byte, changes map[string
 			checkObject(t, what+", inside", want[i].in, m.value, want[i].inside, true)
 			continue
 		}
-		if !want[i].is(m) {
-			t.Fatalf("%s of %q\nhas  %q\nwant %q", what, body, m, want[i].text)
-		}
+		require.True(t, want[i].is(m), "%s of %q\nhas  %q\nwant %q", what, body, m, want[i].text)
 	}
 	outside := func(b []byte) string {
 		open, end := bytes.IndexByte(b, '{'), bytes.LastIndexByte(b, '}')

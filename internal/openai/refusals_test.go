@@ -56,9 +56,7 @@ func TestRefusalsMatchVLLM(t *testing.T) {
 			refused++
 		}
 	}
-	if refused < 100 {
-		t.Errorf("only %d of the recorded requests were refused", refused)
-	}
+	assert.True(t, refused >= 100, "only %d of the recorded requests were refused", refused)
 	assert.Equal(t, string(openai.NotJSON().JSON()), answerTo(t, "text"), "of another Content-Type")
 	assert.Equal(t, string(openai.UnknownModel("other", []string{refusals.Model}).JSON()), answerTo(t, "model other"),
 		"of an unknown model")

@@ -35,9 +35,7 @@ func TestAddListRemove(t *testing.T) {
 	assert.Contains(t, errs, "1 of 2 failed")
 
 	got := r.listings()
-	if len(got.Instances) != 2 || got.Revision == 0 {
-		t.Fatalf("%+v", got)
-	}
+	require.True(t, len(got.Instances) == 2 && got.Revision != 0, "%+v", got)
 	first := got.Instances[0]
 	want := instance.Listing{
 		Role: instance.Prefill, Address: p, Status: "ready", State: instance.Ready, Static: true, ID: first.ID,
@@ -64,9 +62,8 @@ func TestAdd_RecordsNIXLTransfer(t *testing.T) {
 	d := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address()
 	r.want(0, "decode/"+d+": added, serves m\n", "add", "decode", d)
 	got, err := r.cli.Get(t.Context(), "/pd/decode/"+d)
-	if err != nil || len(got.Kvs) != 1 || !strings.Contains(string(got.Kvs[0].Value), `"transfer":"nixl"`) {
-		t.Errorf("%v, %v", got, err)
-	}
+	assert.True(t, err == nil && len(got.Kvs) == 1 && strings.Contains(string(got.Kvs[0].Value), `"transfer":"nixl"`),
+		"%v, %v", got, err)
 }
 
 func TestAddJSON(t *testing.T) {
@@ -80,9 +77,8 @@ func TestAddJSON(t *testing.T) {
 			Models                        []string
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || len(got.Results) != 2 {
-		t.Fatalf("%v, exit %d\n%s%s", err, code, out, errs)
-	}
+	err := json.Unmarshal([]byte(out), &got)
+	require.True(t, err == nil && code == 1 && len(got.Results) == 2, "%v, exit %d\n%s%s", err, code, out, errs)
 	if a, b := got.Results[0], got.Results[1]; a.Outcome != "added" || a.Models[0] != "m" || b.Outcome != "failed" || !strings.Contains(b.Error, "connection refused") {
 		t.Errorf("%s", out)
 	}
@@ -128,9 +124,8 @@ func TestAddNoVerify(t *testing.T) {
 	dead := testkit.FreePort(t)
 	r.want(0, "decode/"+dead+": added without verification; proxies use it when it answers\n", "add", "decode", dead, "--no-verify")
 	got := r.listings()
-	if len(got.Instances) != 1 || got.Instances[0].View != instance.Unverified || !got.Instances[0].Static {
-		t.Errorf("%+v", got)
-	}
+	assert.True(t, len(got.Instances) == 1 && got.Instances[0].View == instance.Unverified && got.Instances[0].Static,
+		"%+v", got)
 }
 
 func TestAddWait(t *testing.T) {
@@ -209,9 +204,8 @@ func TestAddWaitBlockInterrupted(t *testing.T) {
 	r := newRig(t)
 	out, stop := r.background("add", "prefill", testkit.FreePort(t), "--wait", "--block")
 	testkit.Eventually(t, time.Minute, func() error { return out.has("Waiting for") })
-	if code := stop(true); code != 1 || out.has("the pending adds stay") != nil || pendings(r) != 1 {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	code := stop(true)
+	assert.True(t, code == 1 && out.has("the pending adds stay") == nil && pendings(r) == 1, "exit %d\n%s", code, out)
 
 	// An interrupt also works during a call that etcd does not answer; programs get the results.
 	line := testkit.StartLink(t, r.etcd.Endpoint())

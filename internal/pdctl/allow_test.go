@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Allow lifts a removal and creates nothing in its place; list shows the removals.
@@ -25,9 +26,7 @@ func TestAllow(t *testing.T) {
 	}
 	assert.NotContains(t, r.ok("list", "prefill"), k)
 	removed := r.listings().Removed
-	if len(removed) != 1 || removed[0].By == "" || removed[0].Revision == 0 {
-		t.Fatalf("%+v", removed)
-	}
+	require.True(t, len(removed) == 1 && removed[0].By != "" && removed[0].Revision != 0, "%+v", removed)
 	removed[0].By, removed[0].Revision, removed[0].Reason = "", 0, ""
 	assert.NoDiff(t, []show.Removal{{Role: instance.Decode, Address: k}}, removed)
 
@@ -37,9 +36,8 @@ func TestAllow(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	r.want(0, "decode/"+k+": allowed; proxies use it again when it registers\n", "allow", "decode", k, "--reason", "done")
-	if got := r.listings(); len(got.Removed) != 0 || len(got.Instances) != 1 || got.Instances[0].Intent != "" {
-		t.Errorf("%+v", got)
-	}
+	got := r.listings()
+	assert.True(t, len(got.Removed) == 0 && len(got.Instances) == 1 && got.Instances[0].Intent == "", "%+v", got)
 	assert.Contains(t, r.want(2, "", "allow", "decode", "10.0.0.1"), "nothing was done")
 }
 
@@ -56,13 +54,11 @@ func TestList_ManyRemovals(t *testing.T) {
 		}
 	}
 	want += "\nremoved: 10 older; pdctl list -o json shows all, pdctl allow ends them\n"
-	if _, out, _ := r.run("list"); !strings.HasSuffix(out, want) || strings.Count(out, "removed: ") != 21 {
-		t.Errorf("list shows %q", out)
-	}
+	_, out, _ := r.run("list")
+	assert.True(t, strings.HasSuffix(out, want) && strings.Count(out, "removed: ") == 21, "list shows %q", out)
 	assert.Equal(t, len(r.listings().Removed), 30, "removals in the JSON")
-	if code, _, errs := r.run(allow...); code != 0 || len(r.listings().Removed) != 0 {
-		t.Errorf("exit %d: %s", code, errs)
-	}
+	code, _, errs := r.run(allow...)
+	assert.True(t, code == 0 && len(r.listings().Removed) == 0, "exit %d: %s", code, errs)
 }
 
 // Removing a second key of an instance does not create a removal: no agent is refused.

@@ -85,9 +85,8 @@ func TestUsers_Permissions(t *testing.T) {
 			}
 			denied := func(what string, err error, allowed bool) {
 				t.Helper()
-				if allowed && err != nil || !allowed && !errors.Is(err, rpctypes.ErrPermissionDenied) {
-					t.Errorf("%s %s %s: %v", user, what, key, err)
-				}
+				assert.True(t, (!allowed || err == nil) && (allowed || errors.Is(err, rpctypes.ErrPermissionDenied)),
+					"%s %s %s: %v", user, what, key, err)
 			}
 			_, err := cli.Get(ctx, key)
 			denied("reads", err, has >= reads)
@@ -268,9 +267,7 @@ func TestAuthInit_Repeated(t *testing.T) {
 		"etcdctl role grant-permission --prefix=true pd-agent-decode readwrite /pd/decode/\n",
 		"etcdctl role grant-permission pd-agent-decode read /pd/meta/schema\n", "etcdctl user grant-role pd-proxy pd-proxy\n", "etcdctl auth enable\n",
 	} {
-		if code != 0 || !strings.Contains(out, want) {
-			t.Errorf("%d %q is not in\n%s%s", code, want, out, errs)
-		}
+		assert.True(t, code == 0 && strings.Contains(out, want), "%d %q is not in\n%s%s", code, want, out, errs)
 	}
 	if resp, err := r.cli.AuthStatus(t.Context()); err != nil || resp.Enabled {
 		t.Fatalf("%v %v", resp, err)

@@ -43,17 +43,15 @@ func TestInFlightOfBothRoles(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(r.ok("status", "-o", "json")), &status); err != nil || status.Proxies[0].Load.InFlight != 4 {
-		t.Errorf("status: %+v (%v)", status, err)
-	}
+	err := json.Unmarshal([]byte(r.ok("status", "-o", "json")), &status)
+	assert.True(t, err == nil && status.Proxies[0].Load.InFlight == 4, "status: %+v (%v)", status, err)
 	var top struct {
 		Proxies []struct {
 			InFlight int64 `json:"in_flight"`
 		}
 	}
-	if err := json.Unmarshal([]byte(r.ok("top", "-o", "json")), &top); err != nil || top.Proxies[0].InFlight != 4 {
-		t.Errorf("top: %+v (%v)", top, err)
-	}
+	err = json.Unmarshal([]byte(r.ok("top", "-o", "json")), &top)
+	assert.True(t, err == nil && top.Proxies[0].InFlight == 4, "top: %+v (%v)", top, err)
 }
 
 // A decode instance of LMCache's PD backend can be added without an agent.
@@ -65,9 +63,8 @@ func TestAddLMCacheDecode(t *testing.T) {
 		"--lmcache-init-port", "7300,7301", "--lmcache-alloc-port", "7400, 7401", "--lmcache-host", "10.0.0.8")
 	_, out, _ := r.run("get", "decode", e)
 	for _, want := range []string{`"lmcache_init":[7300,7301]`, `"lmcache_alloc":[7400,7401]`, `"receiver_host":"10.0.0.8"`} {
-		if !strings.Contains(strings.Join(strings.Fields(out), ""), want) {
-			t.Errorf("the record lacks %s:\n%s", want, out)
-		}
+		assert.True(t, strings.Contains(strings.Join(strings.Fields(out), ""), want),
+			"the record lacks %s:\n%s", want, out)
 	}
 }
 
@@ -77,9 +74,8 @@ func TestAddRanks(t *testing.T) {
 	r := newRig(t)
 	e := startEngine(t, "org/m")
 	r.want(0, "decode/"+e+": added, serves org/m\n", "add", "decode", e, "--dp-size", "4")
-	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Ranks != 4 {
-		t.Errorf("%+v", got)
-	}
+	got := r.listings()
+	assert.True(t, len(got.Instances) == 1 && got.Instances[0].Ranks == 4, "%+v", got)
 	assert.Contains(t, r.ok("list", "-o", "wide"), "RANKS")
 	assert.Contains(t, r.ok("get", "decode", e), `"dp_size":4`)
 }

@@ -58,9 +58,7 @@ func TestDocs_Commands(t *testing.T) {
 			}
 		}
 	}
-	if calls < 25 {
-		t.Errorf("only %d calls found", calls)
-	}
+	assert.True(t, calls >= 25, "only %d calls found", calls)
 }
 
 // Every command has examples, and accepts them.
@@ -89,9 +87,8 @@ func TestExitCodes_Documented(t *testing.T) {
 	page := testkit.ReadFile(t, "../../docs/cli.md")
 	_, help, _ := execute(t.Context(), nil, "drain", "--help")
 	for _, code := range []string{"0", "3", "4"} {
-		if !strings.Contains(string(page), "\n| "+code+" | ") || !strings.Contains(help, "\n  "+code+"  ") {
-			t.Errorf("exit code %s is not on the page, or not in the help", code)
-		}
+		assert.True(t, strings.Contains(string(page), "\n| "+code+" | ") && strings.Contains(help, "\n  "+code+"  "),
+			"exit code %s is not on the page, or not in the help", code)
 	}
 }
 
@@ -100,9 +97,8 @@ func TestDoctorPage_ListsAllChecks(t *testing.T) {
 	t.Parallel()
 	page := testkit.ReadFile(t, "../../docs/cli.md")
 	for _, c := range doctor.Checks() {
-		if !strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Description+" |") {
-			t.Errorf("check %s is not on the page, or says something else", c.Name)
-		}
+		assert.True(t, strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Description+" |"),
+			"check %s is not on the page, or says something else", c.Name)
 	}
 	assert.Contains(t, string(page), "5: errors or warnings")
 }

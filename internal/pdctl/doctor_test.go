@@ -112,9 +112,7 @@ func finds(t *testing.T, list []doctor.Finding, check, subject string, words ...
 		}
 		text := f.What + "\n" + f.Why + "\n" + f.Cure + "\n" + strings.Join(f.Commands, "\n")
 		for _, w := range words {
-			if !strings.Contains(text, w) {
-				t.Errorf("%s %s: %q is not in\n%s", check, subject, w, text)
-			}
+			assert.True(t, strings.Contains(text, w), "%s %s: %q is not in\n%s", check, subject, w, text)
 		}
 		return f
 	}
@@ -156,9 +154,8 @@ func TestDoctorKVBoth(t *testing.T) {
 	r.put("/pd/proxies/p1", well)
 	list := slices.DeleteFunc(r.examined(5), func(f doctor.Finding) bool { return f.Check != "kv_role" })
 	for subject, role := range map[string]string{"prefill/10.0.0.7:8100": "kv_producer", "decode/10.0.0.8:8200": "kv_consumer"} {
-		if f := finds(t, list, "kv_role", subject, "deprecated with NIXL", "vLLM 0.32", `"kv_role":"`+role+`"`); f.Severity != doctor.Note {
-			t.Errorf("%+v", f)
-		}
+		f := finds(t, list, "kv_role", subject, "deprecated with NIXL", "vLLM 0.32", `"kv_role":"`+role+`"`)
+		assert.True(t, f.Severity == doctor.Note, "%+v", f)
 	}
 	assert.Len(t, list, 2)
 }
@@ -177,9 +174,7 @@ func TestDoctorNOSPACE(t *testing.T) {
 		t.Error(out)
 	}
 	m := regexp.MustCompile(`etcdctl --endpoints ` + e.Endpoint() + ` compact (\d+)`).FindStringSubmatch(out)
-	if m == nil {
-		t.Fatalf("no compact in\n%s", out)
-	}
+	require.True(t, m != nil, "no compact in\n%s", out)
 	revision, err := strconv.ParseInt(m[1], 10, 64)
 	if err == nil {
 		_, err = cli.Compact(t.Context(), revision, clientv3.WithCompactPhysical())
@@ -238,9 +233,8 @@ func TestDoctorRejectedValue(t *testing.T) {
 	at := " --etcd-endpoints " + r.etcd.Endpoint()
 	finds(t, got, "rejected", "prefill/10.0.0.1:1", "use starting, ready, draining or down", "remove the instance and add it again", "pdctl remove prefill 10.0.0.1:1"+at, "pdctl add prefill 10.0.0.1:1"+at)
 	f := finds(t, got, "rejected", "decode/10.0.0.2:1", "broken JSON", "correct or upgrade that program", "pdctl get decode/10.0.0.2:1")
-	if strings.Contains(strings.Join(f.Commands, " "), "remove") {
-		t.Errorf("a leased entry is to be removed: %q", f.Commands)
-	}
+	assert.False(t, strings.Contains(strings.Join(f.Commands, " "), "remove"),
+		"a leased entry is to be removed: %q", f.Commands)
 	finds(t, got, "rejected", "decode/10.0.0.3:1", "unknown connector", "--connector is one of plain, nixl")
 	for address, quoted := range map[string]string{"$(rm -rf x):1": "'$(rm -rf x):1'", "--force": "--force"} {
 		f := finds(t, got, "rejected", "decode/"+address, "its key is not that of an instance", "pdctl"+at+" remove decode -- "+quoted)
@@ -320,9 +314,8 @@ func TestDoctorAgentOfAnotherFleet(t *testing.T) {
 	}{{"10.9.9.9:2379", "/pd", 0}, {r.etcd.Endpoint(), "/other", 0}, {r.etcd.Endpoint(), "/pd", 5}, {"", "", 5}} {
 		one.Etcd, one.EtcdPrefix = []string{tc.etcd}, tc.prefix
 		list := r.examinedWith(agentSocket(t, "decode-z", func() agentctl.Report { return one }), tc.code)
-		if f := finds(t, list, "agent", "decode/10.0.0.9:8200"); strings.Contains(f.Cure, "another fleet") != (tc.code == 0) {
-			t.Errorf("%+v: %+v", tc, f)
-		}
+		f := finds(t, list, "agent", "decode/10.0.0.9:8200")
+		assert.True(t, strings.Contains(f.Cure, "another fleet") == (tc.code == 0), "%+v: %+v", tc, f)
 	}
 	// A registered agent with a wrong prefix is reported; one that uses another name of the same etcd is not.
 	one.Phase, one.Registration = "serving", agentctl.Registration{Phase: string(lease.Registered)}
@@ -365,9 +358,7 @@ func TestDoctorOneEngineTwice(t *testing.T) {
 	got := r.examined(5)
 	noRemoval := func(f doctor.Finding) {
 		t.Helper()
-		if strings.Contains(strings.Join(f.Commands, " "), "remove") {
-			t.Errorf("%q", f.Commands)
-		}
+		assert.False(t, strings.Contains(strings.Join(f.Commands, " "), "remove"), "%q", f.Commands)
 	}
 	noRemoval(finds(t, got, "conflict", "prefill/10.0.0.7:8100", "stop one of the two agents", "pdctl get prefill/10.0.0.7:8100", "pdctl get prefill/node7:8100"))
 	finds(t, got, "conflict", "decode/10.0.0.9:8200", "pdctl remove decode node9:8200")
@@ -568,13 +559,11 @@ func TestDoctorDeadEngines(t *testing.T) {
 	finds(t, got, "engine", "decode/10.0.0.4:8200", "its agent cannot use its engine", "down: HTTP 401", "correct --engine-api-key of its agent on 10.0.0.4")
 	finds(t, got, "engine", "decode/10.0.0.3:8200", "its agent cannot use its engine", "down: no TLS", "correct --engine-ca, --engine-cert and --engine-key of its agent on 10.0.0.3, or the certificate of the engine")
 	finds(t, got, "engine", "decode/"+quiet, "1 of 1 proxies cannot use it", "connection refused", "reach its address")
-	if f := finds(t, got, "engine", "prefill/10.0.0.6:8100", "its bootstrap server 10.0.0.6:8998 does not return engine ids", "--bootstrap-port", "curl -i http://10.0.0.6:8998/query"); f.Severity != doctor.Warning {
-		t.Errorf("severity %s", f.Severity)
-	}
+	f := finds(t, got, "engine", "prefill/10.0.0.6:8100", "its bootstrap server 10.0.0.6:8998 does not return engine ids", "--bootstrap-port", "curl -i http://10.0.0.6:8998/query")
+	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
 	for _, f := range got {
-		if f.Check == "engine" && f.Subject == "prefill/10.0.0.5:8100" {
-			t.Errorf("an engine that is starting: %+v", f)
-		}
+		assert.False(t, f.Check == "engine" && f.Subject == "prefill/10.0.0.5:8100",
+			"an engine that is starting: %+v", f)
 		assert.NotEqual(t, f.Subject, "decode/"+stopped, "asked without --probe: %+v", f)
 	}
 	for _, a := range []string{quiet, "10.0.0.8:8200", "10.0.0.7:8200", "10.0.0.4:8200", "10.0.0.3:8200"} { // tests do not probe other machines
@@ -604,16 +593,12 @@ func TestDoctorProbesEnd(t *testing.T) {
 		case f.Check == "unseen" && f.Subject == "engines":
 			unseen++
 			finds(t, []doctor.Finding{f}, "unseen", "engines", "set a longer --timeout")
-			if strings.Contains(f.Cure, "etcd") {
-				t.Errorf("the cure of another problem: %+v", f)
-			}
+			assert.False(t, strings.Contains(f.Cure, "etcd"), "the cure of another problem: %+v", f)
 		case strings.Contains(f.What, "does not answer /health"):
 			silent++
 		}
 	}
-	if unseen != 1 || silent == 0 {
-		t.Errorf("%d unseen, %d engines without an answer", unseen, silent)
-	}
+	assert.True(t, unseen == 1 && silent != 0, "%d unseen, %d engines without an answer", unseen, silent)
 }
 
 func TestDoctorStaleProxy(t *testing.T) {
@@ -636,13 +621,11 @@ func TestDoctorStaleProxy(t *testing.T) {
 	for _, address := range []string{"10.0.0.2:8000", "10.0.0.5:8000"} { // the clock of the second one is ahead
 		finds(t, got, "proxy", "proxy "+address, "was not renewed", "not stopped", "restart this proxy")
 	}
-	if f := finds(t, got, "proxy", "proxy 10.0.0.4:8000", "limits or model routes of revision 3, it is at 2", "older release", "update this proxy"); f.Severity != doctor.Warning {
-		t.Errorf("severity %s", f.Severity)
-	}
+	f := finds(t, got, "proxy", "proxy 10.0.0.4:8000", "limits or model routes of revision 3, it is at 2", "older release", "update this proxy")
+	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
 	for _, f := range got {
-		if strings.Contains(f.Subject, "10.0.0.3") {
-			t.Errorf("a proxy with nothing in flight has to publish that once: %+v", f)
-		}
+		assert.False(t, strings.Contains(f.Subject, "10.0.0.3"),
+			"a proxy with nothing in flight has to publish that once: %+v", f)
 	}
 }
 
@@ -661,13 +644,11 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	got := r.examined(5, "--etcd-endpoints", r.etcd.Endpoint()+","+away, "--timeout", "2s")
 	f := finds(t, got, "engine", "decode/10.0.0.8:8200", "2 of 2 proxies cannot use it: ejected", "connection refused", "pdctl get decode/10.0.0.8:8200", "pdctl remove decode 10.0.0.8:8200", "if the engine will not return, remove the instance")
 	assert.Equal(t, f.Severity, doctor.Error)
-	if f := finds(t, got, "engine", "decode/10.0.0.9:8200", "1 of 2 proxies cannot use it: ejected"); f.Severity != doctor.Warning {
-		t.Errorf("severity %s", f.Severity)
-	}
+	f = finds(t, got, "engine", "decode/10.0.0.9:8200", "1 of 2 proxies cannot use it: ejected")
+	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
 	finds(t, got, "engine", "decode/10.0.0.10:8200", "1 of 2 proxies cannot use it: ejected", "it requires a client certificate", "correct --engine-ca, --engine-cert")
-	if f := finds(t, got, "etcd", "etcd "+away, "a member of etcd does not answer; the others work"); f.Severity != doctor.Warning {
-		t.Errorf("severity %s", f.Severity)
-	}
+	f = finds(t, got, "etcd", "etcd "+away, "a member of etcd does not answer; the others work")
+	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
 	assert.Contains(t, r.ok("get", "decode/10.0.0.8:8200"), "ejected", "connection refused")
 }
 
@@ -748,9 +729,7 @@ func TestDoctorOneSideChannelPortTwice(t *testing.T) {
 	got := r.examined(5)
 	finds(t, got, "ports", "decode/10.0.0.7:8200", "port 5601", "prefill/10.0.0.7:8100 (nixl_side_channel)", "different port for each engine with VLLM_NIXL_SIDE_CHANNEL_PORT", "pdctl get decode/10.0.0.7:8200")
 	for _, f := range got {
-		if strings.Contains(f.What, "10.0.0.8") {
-			t.Errorf("another machine: %+v", f)
-		}
+		assert.False(t, strings.Contains(f.What, "10.0.0.8"), "another machine: %+v", f)
 	}
 }
 
@@ -818,7 +797,6 @@ func TestDoctorSlow(t *testing.T) {
 	assert.NotContains(t, f.Cure, "etcd user")
 	members.Del(t, r.cli, "/pd/proxies/p3")
 	r.ok("cordon", "decode", "10.0.0.0:8200")
-	if list := r.examined(0); len(list) > 0 {
-		t.Errorf("cordoned: %+v", list)
-	}
+	list = r.examined(0)
+	assert.True(t, len(list) == 0, "cordoned: %+v", list)
 }

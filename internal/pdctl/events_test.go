@@ -128,9 +128,7 @@ func TestEventsOtherSpelling(t *testing.T) {
 	r.put("/pd/prefill/localhost:"+port, `{"v":1,"state":"ready","models":["m"]}`)
 	completes(t, s, 20, 21, 22, 23, 24)
 	code, out, errs := r.run("events", "prefill", s.Address(), "--past", "--count", "1")
-	if code != 0 || !strings.Contains(out, "BlockStored(") {
-		t.Errorf("exit %d\n%s%s", code, out, errs)
-	}
+	assert.True(t, code == 0 && strings.Contains(out, "BlockStored("), "exit %d\n%s%s", code, out, errs)
 }
 
 // An event that cannot be printed is an error.
@@ -155,8 +153,7 @@ func TestEvents_UnprintableValue(t *testing.T) {
 		{2, "text only", []string{"prefill", address, "-o", "json"}},
 	} {
 		code, out, errs := r.run(append([]string{"events"}, tc.args...)...)
-		if code != tc.code || !strings.Contains(errs, tc.says) || out != "" {
-			t.Errorf("%q: exit %d\n%s%s", tc.args, code, out, errs)
-		}
+		assert.True(t, code == tc.code && strings.Contains(errs, tc.says) && out == "",
+			"%q: exit %d\n%s%s", tc.args, code, out, errs)
 	}
 }

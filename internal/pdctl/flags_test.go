@@ -103,9 +103,8 @@ func TestDryRun(t *testing.T) {
 		}
 		slices.Sort(would)
 		r.ok(args...)
-		if d := cmp.Diff(r.touched(before), would, cmp.Transformer("times", sameTimes)); d != "" {
-			t.Errorf("%s (-written +said)\n%s", line, d)
-		}
+		d := cmp.Diff(r.touched(before), would, cmp.Transformer("times", sameTimes))
+		assert.True(t, d == "", "%s (-written +said)\n%s", line, d)
 	}
 }
 
@@ -154,9 +153,8 @@ func TestDryRun_ExcludesWait(t *testing.T) {
 		"drain decode":                                      "name the instances",
 	} {
 		code, _, errs := r.run(strings.Fields(line)...)
-		if code != 2 || !strings.Contains(errs, want) {
-			t.Errorf("%s: exit %d, %q is not in %q", line, code, want, errs)
-		}
+		assert.True(t, code == 2 && strings.Contains(errs, want),
+			"%s: exit %d, %q is not in %q", line, code, want, errs)
 	}
 }
 
@@ -211,27 +209,23 @@ func TestSelector(t *testing.T) {
 	})
 	assert.Contains(t, r.want(1, "", "list", "--selector", "rack=5"), "no instance matches --selector rack=5")
 	for term, hint := range map[string]string{"rack=3,4": "rack in (3,4)", "rack!=3,4": "rack notin (3,4)"} {
-		if errs := r.want(1, "", "list", "--selector", term); !strings.Contains(errs, "no instance has a label 4: for several values write "+hint) {
-			t.Errorf("%q", errs)
-		}
+		errs := r.want(1, "", "list", "--selector", term)
+		assert.True(t, strings.Contains(errs, "no instance has a label 4: for several values write "+hint), "%q", errs)
 	}
-	if errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "drain", "both", "10.0.0.8:8200"); !strings.Contains(errs, "1 of 1 failed") {
-		t.Errorf("%q", errs)
-	}
+	errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "drain", "both", "10.0.0.8:8200")
+	assert.True(t, strings.Contains(errs, "1 of 1 failed"), "%q", errs)
 	r.want(1, "prefill/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n"+
 		"decode/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "remove", "both", "10.0.0.8:8200")
-	if got := r.listings().Instances; len(got) != 4 || got[3].Intent != "" {
-		t.Errorf("%+v", got)
-	}
+	got := r.listings().Instances
+	assert.True(t, len(got) == 4 && got[3].Intent == "", "%+v", got)
 	r.want(0, "both/10.0.0.6:8100: drained\n", "drain", "both", "--selector", "rack=4")
 	r.want(1, "", "cordon", "both", "--selector", "rack=3")
 	r.want(0, "decode/10.0.0.8:8200: cordoned\ndecode/10.0.0.9:8200: cordoned\n", "cordon", "decode", "--selector", "rack=3")
 	r.want(0, "decode/10.0.0.8:8200: uncordoned; proxies use it again as it registers\n", "uncordon", "decode", "--selector", "state=cordon", "--selector", "zone=a")
 	r.want(0, removed("prefill", "10.0.0.6:8100")+removed("decode", "10.0.0.6:8100"), "remove", "both", "--selector", "state=drain")
 	r.want(0, "decode/10.0.0.8:8200: weight 300 for 1m30s\n", "weight", "decode", "10.0.0.8:8200", "300", "--for", "90")
-	if errs := r.want(1, "", "drain", "prefill", "--selector", "rack=9"); !strings.Contains(errs, "no prefill instance matches --selector rack=9") {
-		t.Errorf("%q", errs)
-	}
+	errs = r.want(1, "", "drain", "prefill", "--selector", "rack=9")
+	assert.True(t, strings.Contains(errs, "no prefill instance matches --selector rack=9"), "%q", errs)
 	_, wide, _ := r.run("list", "-o", "wide", "-l", "zone=a")
 	require.Contains(t, wide, "LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT")
 	_, forms, _ := r.run("__complete", "list", "-o", "")
@@ -256,15 +250,13 @@ func TestYAML(t *testing.T) {
 		text, err := json.Marshal(b)
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(text, &b))
-		if strings.HasPrefix(asYAML, "{") || strings.Contains(asYAML, ": {\"") {
-			t.Errorf("%s is not written over lines\n%s", line, asYAML)
-		}
+		assert.True(t, !strings.HasPrefix(asYAML, "{") && !strings.Contains(asYAML, ": {\""),
+			"%s is not written over lines\n%s", line, asYAML)
 		volatile := cmp.FilterPath(func(p cmp.Path) bool {
 			last := p.Last().String()
 			return slices.ContainsFunc([]string{"digest_age", "at", "db_size", "key", "value"}, func(name string) bool { return last == `["`+name+`"]` })
 		}, cmp.Ignore())
-		if d := cmp.Diff(a, b, volatile); d != "" || code != again {
-			t.Errorf("%s: exit %d and %d (-json +yaml)\n%s", line, code, again, d)
-		}
+		d := cmp.Diff(a, b, volatile)
+		assert.True(t, d == "" && code == again, "%s: exit %d and %d (-json +yaml)\n%s", line, code, again, d)
 	}
 }

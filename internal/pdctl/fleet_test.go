@@ -83,9 +83,8 @@ func TestRevert(t *testing.T) {
 	assert.NoDiff(t, then, r.operated())
 	r.want(0, "no differences\n", "diff", "--from", at)
 	r.want(0, "nothing to change\n", "revert", at)
-	if out := r.ok("history", "decode/"+a); strings.Count(out, "revert") != 1 || strings.Count(out, "back") != 1 {
-		t.Error(out)
-	}
+	out = r.ok("history", "decode/"+a)
+	assert.True(t, strings.Count(out, "revert") == 1 && strings.Count(out, "back") == 1, out)
 	assert.Contains(t, r.exits(1, "revert", last).errs,
 		"override/prefill/"+d+": cannot be reconstructed: its former value had a time limit; nothing was written")
 }
@@ -173,12 +172,10 @@ func TestRevertBeforeTheAuditLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"the audit log is empty; it keeps 30 days", "the audit log begins at revision "} {
-		if errs := r.want(0, "no differences\n", "diff", "--from", at); !strings.Contains(errs, "warning: "+want) {
-			t.Errorf("%q is not in %q", want, errs)
-		}
-		if errs := r.want(0, "nothing to change\n", "revert", at); !strings.Contains(errs, "warning: "+want) {
-			t.Errorf("%q is not in %q", want, errs)
-		}
+		errs := r.want(0, "no differences\n", "diff", "--from", at)
+		assert.True(t, strings.Contains(errs, "warning: "+want), "%q is not in %q", want, errs)
+		errs = r.want(0, "nothing to change\n", "revert", at)
+		assert.True(t, strings.Contains(errs, "warning: "+want), "%q is not in %q", want, errs)
 		if code, out, errs := r.runEnv(env, "revert", at); code != 2 || out != "" || !strings.Contains(errs, want) || !strings.Contains(errs, "nothing was done. Repeat the command with --yes") {
 			t.Errorf("exit %d: %s%s", code, out, errs)
 		}
@@ -186,9 +183,8 @@ func TestRevertBeforeTheAuditLog(t *testing.T) {
 		r.ok("weight", "decode/10.0.0.1:8200", "20")
 	}
 	for _, args := range [][]string{{"diff", "--from", fmt.Sprint(r.now() - 2)}, {"revert", "--only", fmt.Sprint(r.now() - 1), "--dry-run"}} {
-		if code, _, errs := r.runEnv(env, args...); code != 0 || errs != "" {
-			t.Errorf("%v: exit %d: %s", args, code, errs)
-		}
+		code, _, errs := r.runEnv(env, args...)
+		assert.True(t, code == 0 && errs == "", "%v: exit %d: %s", args, code, errs)
 	}
 }
 
@@ -225,9 +221,8 @@ func TestRevisions_Missing(t *testing.T) {
 	r.ok("add", "decode/10.0.0.1:8200", "--no-verify")
 	want := fmt.Sprintf("there is no revision 999999 yet: etcd is at %d\n", r.now())
 	for _, args := range [][]string{{"diff", "--from", "999999"}, {"diff", "--from", "1", "--to", "999999"}, {"revert", "999999"}, {"revert", "--only", "999999"}, {"wait", "--revision", "999999"}} {
-		if errs := r.want(1, "", args...); !strings.HasSuffix(errs, want) {
-			t.Errorf("%v: %q", args, errs)
-		}
+		errs := r.want(1, "", args...)
+		assert.True(t, strings.HasSuffix(errs, want), "%v: %q", args, errs)
 	}
 }
 
@@ -243,17 +238,14 @@ func TestExport_UnusualRecords(t *testing.T) {
 	if !strings.Contains(out, empty+":\n") || !strings.Contains(out, bare+":\n") || !strings.Contains(out, "scheme: https\n") || strings.Contains(out, rejected) {
 		t.Error(out)
 	}
-	if want := rejected + `: left out: the value must be empty, host:port, http://host:port or a JSON object, not the text "null"` + "\n"; errs != want {
-		t.Errorf("%q, want %q", errs, want)
-	}
+	want := rejected + `: left out: the value must be empty, host:port, http://host:port or a JSON object, not the text "null"` + "\n"
+	assert.True(t, errs == want, "%q, want %q", errs, want)
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "statics: {"+empty+": , "+rejected+": }")
-	if out := r.ok("apply", "-f", path); !strings.Contains(out, "+ "+rejected+"\n") && !strings.Contains(out, "~ "+rejected+"\n") {
-		t.Error(out)
-	}
-	if got := r.operated()["/pd/"+rejected]; !strings.HasPrefix(got, `{"v":1,`) {
-		t.Error(got)
-	}
+	out = r.ok("apply", "-f", path)
+	assert.False(t, !strings.Contains(out, "+ "+rejected+"\n") && !strings.Contains(out, "~ "+rejected+"\n"), out)
+	got := r.operated()["/pd/"+rejected]
+	assert.True(t, strings.HasPrefix(got, `{"v":1,`), got)
 }
 
 // A weight in a file does not end an engine's role change; a state does.
@@ -271,9 +263,8 @@ func TestApplyKeepsRoles(t *testing.T) {
 	require.NoError(t, err)
 	role := r.operated()[override]
 	const stays = "override/prefill/" + x + ": keeps an engine in one role, which stays; the file sets its weight\n"
-	if code, out, errs := r.run("apply", "-f", path); code != 0 || !strings.Contains(out, "; keys: 1\n") || errs != stays {
-		t.Errorf("exit %d: %s%s", code, out, errs)
-	}
+	code, out, errs := r.run("apply", "-f", path)
+	assert.True(t, code == 0 && strings.Contains(out, "; keys: 1\n") && errs == stays, "exit %d: %s%s", code, out, errs)
 	weighed := strings.Replace(role, `"state":"drain",`, `"state":"drain","weight":50,`, 1)
 	assert.Equal(t, r.operated()[override], weighed)
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
@@ -282,14 +273,12 @@ func TestApplyKeepsRoles(t *testing.T) {
 
 	r.ok("weight", "prefill/"+x, "default")
 	r.ok("role", "decode", x, "--for", "1h")
-	if errs := r.want(0, "nothing to change\n", "apply", "-f", path); errs != "override/prefill/"+x+": keeps an engine in one role for a time, not changed\n" {
-		t.Errorf("%q", errs)
-	}
+	errs = r.want(0, "nothing to change\n", "apply", "-f", path)
+	assert.True(t, errs == "override/prefill/"+x+": keeps an engine in one role for a time, not changed\n", "%q", errs)
 	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {state: cordon, weight: 50}}")
 	r.ok("apply", "-f", path)
-	if got := r.operated()[override]; !strings.HasPrefix(got, `{"v":1,"state":"cordon","weight":50,"by":`) {
-		t.Error(got)
-	}
+	got := r.operated()[override]
+	assert.True(t, strings.HasPrefix(got, `{"v":1,"state":"cordon","weight":50,"by":`), got)
 }
 
 func TestApply(t *testing.T) {
@@ -315,9 +304,8 @@ limits:
 	out := r.ok("apply", "-f", path, "--prune", "--reason", "rack 3")
 	require.Contains(t, out, "- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n")
 	keys, revision := r.operated(), r.now()
-	if keys["/pd/decode/10.0.0.9:8200"] == "" || keys["/pd/prefill/10.0.0.8:8100"] == "" {
-		t.Errorf("apply deletes what it does not own: %v", keys)
-	}
+	assert.True(t, keys["/pd/decode/10.0.0.9:8200"] != "" && keys["/pd/prefill/10.0.0.8:8100"] != "",
+		"apply deletes what it does not own: %v", keys)
 	exported := r.ok("export")
 	for _, args := range [][]string{{"-f", path, "--prune"}, {"-f", path}} {
 		r.want(0, "nothing to change\n", append([]string{"apply"}, args...)...)
@@ -328,9 +316,8 @@ limits:
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
 	assert.Equal(t, r.now(), revision, "revision after it was applied again")
 	r.ok("revert", fmt.Sprint(revision-1))
-	if got := r.operated(); got["/pd/decode/10.0.0.1:8200"] == "" || got["/pd/decode/10.0.0.2:8200"] != "" {
-		t.Errorf("%v", got)
-	}
+	got := r.operated()
+	assert.True(t, got["/pd/decode/10.0.0.1:8200"] != "" && got["/pd/decode/10.0.0.2:8200"] == "", "%v", got)
 	for text, want := range map[string]string{
 		"static: {}": "unknown section",
 		"statics: {decode/10.0.0.1:8200: {conector: x}}":                `unknown field "conector"; fields: v, id, role,`,
@@ -372,24 +359,20 @@ limits:
 		"[]":                                                                    "must be a map of sections",
 	} {
 		file(text)
-		if errs := r.want(2, "", "apply", "-f", path, "--dry-run"); !strings.Contains(errs, want) {
-			t.Errorf("%s: %q is not in %s", text, want, errs)
-		}
+		errs := r.want(2, "", "apply", "-f", path, "--dry-run")
+		assert.True(t, strings.Contains(errs, want), "%s: %q is not in %s", text, want, errs)
 	}
 	file("models: {m: {targets: [{model: other}]}}")
-	if errs := r.want(1, "", "apply", "-f", path); !strings.Contains(errs, "models: m: prefill/10.0.0.8:8100 serves a model with the name m") {
-		t.Error(errs)
-	}
+	errs := r.want(1, "", "apply", "-f", path)
+	assert.True(t, strings.Contains(errs, "models: m: prefill/10.0.0.8:8100 serves a model with the name m"), errs)
 	// The example in the help can be pasted.
 	_, help, _ := strings.Cut(r.ok("apply", "--help"), "\n\n")
 	example, _, _ := strings.Cut(help, "\n\n")
 	file(example)
-	if out := r.ok("apply", "-f", path); !strings.Contains(out, "; keys: 4\n") {
-		t.Errorf("%s\n%s", example, out)
-	}
-	if out := r.ok("limit", "list"); !strings.Contains(out, "team-a  600") || strings.Contains(out, "invalid") {
-		t.Error(out)
-	}
+	out = r.ok("apply", "-f", path)
+	assert.True(t, strings.Contains(out, "; keys: 4\n"), "%s\n%s", example, out)
+	out = r.ok("limit", "list")
+	assert.True(t, strings.Contains(out, "team-a  600") && !strings.Contains(out, "invalid"), out)
 }
 
 // A change of more than 100 keys that was interrupted is completed by repeating the command.

@@ -45,9 +45,8 @@ func TestConfirm(t *testing.T) {
 		code, out, errs = execute(t.Context(), r.env(), append(args, "--dry-run")...)
 		assert.Equal(t, code, 0, "%s --dry-run: exit\n%s%s", line, out, errs)
 	}
-	if got := r.listings().Instances; got[0].Intent != "" || got[1].Intent != "" || *cmpOr(got[0].Weight) != 100 {
-		t.Errorf("%+v", got)
-	}
+	got := r.listings().Instances
+	assert.True(t, got[0].Intent == "" && got[1].Intent == "" && *cmpOr(got[0].Weight) == 100, "%+v", got)
 	for _, line := range []string{"drain decode/10.0.0.2:8200", "weight decode/10.0.0.1:8200 50", "drain decode/10.0.0.1:8200 --yes", "cordon decode/10.0.0.1:8200"} {
 		code, out, errs := execute(t.Context(), r.env(), strings.Fields(line)...)
 		assert.Equal(t, code, 0, "%s: exit\n%s%s", line, out, errs)
@@ -84,9 +83,8 @@ func TestNames(t *testing.T) {
 	for _, args := range [][]string{{"get", "10.0.0.1:8200"}, {"history", "decode/10.0.0.1:8200"}} {
 		assert.Contains(t, r.ok(args...), "decode/10.0.0.1:8200")
 	}
-	if code, out, _ := r.run("version"); code != 0 || !strings.HasPrefix(out, "pdctl 0.") {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	code, out, _ := r.run("version")
+	assert.True(t, code == 0 && strings.HasPrefix(out, "pdctl 0."), "exit %d\n%s", code, out)
 }
 
 func TestWaitFor(t *testing.T) {
@@ -119,9 +117,8 @@ func TestWaitFor(t *testing.T) {
 		"--for ready -l rack=4 --timeout 1ms":               {4, "0 of at least 1 instances are ready"},
 	} {
 		code, out, errs := r.run(append([]string{"wait"}, strings.Fields(line)...)...)
-		if code != want.code || !strings.Contains(out+errs, want.out) || code == 0 && out != want.out {
-			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
-		}
+		assert.True(t, code == want.code && strings.Contains(out+errs, want.out) && (code != 0 || out == want.out),
+			"%s: exit %d\n%s%s", line, code, out, errs)
 	}
 	// An engine that has left after its drain counts as drained once no proxy has requests there.
 	const left = "decode/10.0.0.7:8200"
@@ -132,9 +129,8 @@ func TestWaitFor(t *testing.T) {
 	r.ok("undrain", left)
 	r.ok("remove", "decode/10.0.0.2:8200")
 	for _, k := range []string{left, "decode/10.0.0.2:8200"} {
-		if errs := r.want(1, "", "wait", "--for", "drained", left, k, "--timeout", "1m"); !strings.Contains(errs, k+" is neither registered nor drained") {
-			t.Errorf("%q", errs)
-		}
+		errs := r.want(1, "", "wait", "--for", "drained", left, k, "--timeout", "1m")
+		assert.True(t, strings.Contains(errs, k+" is neither registered nor drained"), "%q", errs)
 		r.ok("drain", left, "--force")
 	}
 	// An instance is drained only once the proxy has reported that nothing is in flight.
@@ -173,13 +169,11 @@ func TestReadFromProxy(t *testing.T) {
 		"status -o json":            `"state": "stale"`,
 	} {
 		code, out, errs := execute(t.Context(), env, append(strings.Fields(line), "--proxy", srv.URL)...)
-		if code != 0 || !strings.Contains(out, want) {
-			t.Errorf("%s: exit %d, %q is not in\n%s%s", line, code, want, out, errs)
-		}
+		assert.True(t, code == 0 && strings.Contains(out, want),
+			"%s: exit %d, %q is not in\n%s%s", line, code, want, out, errs)
 	}
-	if code, _, errs := execute(t.Context(), env, "list", "-l", "rack=3", "--proxy", srv.URL); code != 2 || !strings.Contains(errs, "does not show labels") {
-		t.Errorf("exit %d\n%s", code, errs)
-	}
+	code, _, errs := execute(t.Context(), env, "list", "-l", "rack=3", "--proxy", srv.URL)
+	assert.True(t, code == 2 && strings.Contains(errs, "does not show labels"), "exit %d\n%s", code, errs)
 }
 
 // status --proxy fails, too, while the proxy can serve nothing.
@@ -237,9 +231,8 @@ func TestWatchOfLists(t *testing.T) {
 		}
 		for range 2 {
 			var doc struct{ Revision int64 }
-			if err := decode(&doc); err != nil || doc.Revision == 0 {
-				t.Errorf("%s: %+v, %v\n%s", format, doc, err, docs.String())
-			}
+			err := decode(&doc)
+			assert.True(t, err == nil && doc.Revision != 0, "%s: %+v, %v\n%s", format, doc, err, docs.String())
 		}
 		assert.NoError(t, errs.has("from proxy"))
 	}
@@ -258,8 +251,7 @@ func TestOutputFails(t *testing.T) {
 	for _, line := range []string{"version", "list", "list -o name", "get decode/10.0.0.1:8200", "status", "history", "drain --yes decode/10.0.0.1:8200"} {
 		var errs bytes.Buffer
 		code := pdctl.Run(t.Context(), strings.Fields(line), fullDisk{}, &errs, func(name string) (string, bool) { v, ok := r.env()[name]; return v, ok })
-		if code != 1 || !strings.Contains(errs.String(), "write output: no space left on device") {
-			t.Errorf("%s: exit %d\n%s", line, code, &errs)
-		}
+		assert.True(t, code == 1 && strings.Contains(errs.String(), "write output: no space left on device"),
+			"%s: exit %d\n%s", line, code, &errs)
 	}
 }

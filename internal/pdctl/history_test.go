@@ -39,14 +39,11 @@ func TestHistory(t *testing.T) {
 			Since int64 `json:"remembered_since"`
 		}
 		code, text, errs := r.run(append([]string{"history", "-o", "json"}, args...)...)
-		if err := json.Unmarshal([]byte(text), &got); err != nil || code != 0 {
-			t.Fatalf("%d %s %v: %s", code, errs, err, text)
-		}
+		err := json.Unmarshal([]byte(text), &got)
+		require.True(t, err == nil && code == 0, "%d %s %v: %s", code, errs, err, text)
 		last := int64(0)
 		for _, e := range got.Events {
-			if e.Revision < last || (e.Who == "") != (e.At == "") {
-				t.Errorf("%+v after %d", e, last)
-			}
+			assert.True(t, e.Revision >= last && (e.Who == "") == (e.At == ""), "%+v after %d", e, last)
 			last = e.Revision
 			weight := ""
 			if e.Weight != nil {
@@ -104,9 +101,7 @@ func TestHistorySinceWithWrongClocks(t *testing.T) {
 	at := 0
 	for _, want := range []string{"registered: ready decode/" + y, "weight 20", "record changed: down decode/" + x, "late", "unreadable", "registration ended"} {
 		i := strings.Index(out[at:], want)
-		if i < 0 {
-			t.Fatalf("%q is missing, or not in the order of revisions: %s", want, out)
-		}
+		require.True(t, i >= 0, "%q is missing, or not in the order of revisions: %s", want, out)
 		at += i
 	}
 	assert.NotContains(t, out, "registered: ready decode/"+x)

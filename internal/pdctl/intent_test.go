@@ -21,9 +21,8 @@ func TestIntentsOfOtherSpelling(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/decode/Node7:8200", `{"v":1,"state":"ready","models":["m"]}`)
 	r.want(0, "decode/node7:8200: drained\n", "drain", "decode", "Node7:8200")
-	if all := r.listings().Instances; len(all) != 1 || all[0].Intent != instance.Drain {
-		t.Errorf("%+v", all)
-	}
+	all := r.listings().Instances
+	assert.True(t, len(all) == 1 && all[0].Intent == instance.Drain, "%+v", all)
 	r.want(0, "decode/node7:8200: undrained; proxies use it again as it registers\n", "undrain", "decode/node7:8200")
 	r.want(0, "decode/node7:8200: weight 50\n", "weight", "--selector", "role=decode", "50")
 }
@@ -106,9 +105,8 @@ func TestDrainWait(t *testing.T) {
 	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.say("b", revision, "")
-	if code := stop(false); code != 0 || out.has("no proxy uses this etcd") == nil {
-		t.Errorf("exit %d: %s", code, out)
-	}
+	code := stop(false)
+	assert.True(t, code == 0 && out.has("no proxy uses this etcd") != nil, "exit %d: %s", code, out)
 	r.leaves("b")
 
 	// All are free. A proxy that had reported that it is free may vanish.
@@ -205,9 +203,8 @@ func TestDrainWait_PerInstance(t *testing.T) {
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/prefill/"+x, `{"v":1,"state":"ready","models":["m"]}`)
-	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both", x, "--wait"); errs == "" {
-		t.Error("stderr does not say that pdctl waited for no proxy")
-	}
+	errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both", x, "--wait")
+	assert.True(t, errs != "", "stderr does not say that pdctl waited for no proxy")
 	r.say("b", 1, "")
 	out, stop := r.background("drain", "decode", x, y, "--wait", "--for", "3s")
 	if code := stop(false); code != 1 || out.has("has ended meanwhile: it was lifted or has expired") != nil {
@@ -242,9 +239,8 @@ func TestWait(t *testing.T) {
 			Revision int64
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Results) != 1 || got.Results[0].Outcome != "cordoned" {
-		t.Fatalf("%v: %s", err, out)
-	}
+	err := json.Unmarshal([]byte(out), &got)
+	require.True(t, err == nil && len(got.Results) == 1 && got.Results[0].Outcome == "cordoned", "%v: %s", err, out)
 	revision := got.Results[0].Revision
 	assert.Equal(t, revision, r.revision("/pd/override/decode/"+x))
 	at := fmt.Sprint(revision)

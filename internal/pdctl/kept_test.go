@@ -31,9 +31,8 @@ func TestRestoreAndForget(t *testing.T) {
 		{[]string{"forget", "decode", "10.0.0.1:1"}, 0, "0 proxies notified: forget the kept keys"},
 	} {
 		code, out, errs := r.run(c.args...)
-		if code != c.code || !strings.Contains(out+errs, c.want) {
-			t.Errorf("%v: code %d\n%s%s", c.args, code, out, errs)
-		}
+		assert.True(t, code == c.code && strings.Contains(out+errs, c.want),
+			"%v: code %d\n%s%s", c.args, code, out, errs)
 	}
 	l := members.Layout(t)
 	resp, err := r.cli.Get(t.Context(), l.Kept())
@@ -56,9 +55,8 @@ func TestRestoreWithoutRightToReadProxies(t *testing.T) {
 	for _, verb := range []string{"restore", "forget"} {
 		args := []string{verb, "--all", "--etcd-password-file", password, "--etcd-username"}
 		assert.Contains(t, r.want(1, "", append(args, "part")...), "list the proxies: ")
-		if out := r.ok("history", "-o", "json", "--etcd-password-file", password, "--etcd-username", "root"); strings.Contains(out, verb) {
-			t.Errorf("written: %s", out)
-		}
+		out := r.ok("history", "-o", "json", "--etcd-password-file", password, "--etcd-username", "root")
+		assert.False(t, strings.Contains(out, verb), "written: %s", out)
 	}
 }
 
@@ -131,9 +129,8 @@ func TestRemoveByForce(t *testing.T) {
 	l := members.Layout(t)
 	store := store.New(r.cli, l, "test")
 	log, err := store.Reader.AuditLog(t.Context(), 0)
-	if err != nil || len(log) != 1 || log[0].What != "remove" || log[0].Why != "orphan" {
-		t.Fatalf("%+v, %v", log, err)
-	}
+	require.True(t, err == nil && len(log) == 1 && log[0].What == "remove" && log[0].Why == "orphan",
+		"%+v, %v", log, err)
 	code, _, errs := r.run("remove", "--force", "prefill", "10.0.0.1")
 	require.Equal(t, code, 2, "code: %s", errs)
 }

@@ -53,9 +53,8 @@ func TestLimit(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "rpm: -1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
 	} {
-		if errs := r.want(2, "", append([]string{"limit"}, strings.Fields(tc.args)...)...); !strings.Contains(errs, tc.want) {
-			t.Errorf("%s: %s", tc.args, errs)
-		}
+		errs := r.want(2, "", append([]string{"limit"}, strings.Fields(tc.args)...)...)
+		assert.True(t, strings.Contains(errs, tc.want), "%s: %s", tc.args, errs)
 	}
 }
 
@@ -67,9 +66,8 @@ func TestUsage(t *testing.T) {
 	proxy := func(status int, answer string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			asked.Add(1)
-			if q.URL.Path != "/usage" || q.Header.Get("X-Api-Key") != "k" || q.Method != http.MethodGet {
-				t.Errorf("%s %s %v", q.Method, q.URL, q.Header)
-			}
+			assert.True(t, q.URL.Path == "/usage" && q.Header.Get("X-Api-Key") == "k" && q.Method == http.MethodGet,
+				"%s %s %v", q.Method, q.URL, q.Header)
 			w.WriteHeader(status)
 			_, _ = w.Write([]byte(answer))
 		}))
@@ -80,9 +78,8 @@ func TestUsage(t *testing.T) {
 	two := proxy(200, `{"proxy":"q","keys":[{"key":"a","hour":{"requests":4,"input_tokens":2,"refused":1}},{"key":"b","hour":{"requests":1}}]}`)
 	broken := proxy(403, `{"detail":"Forbidden"}`)
 	code, out, errs := r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", two, "--proxy", one)
-	if rows := strings.Join(strings.Fields(out), " "); code != 0 || !strings.Contains(rows, "a 7 2 42 10 5 2 b 1 0 0 0 0 0") {
-		t.Errorf("%d %s %s", code, out, errs)
-	}
+	rows := strings.Join(strings.Fields(out), " ")
+	assert.True(t, code == 0 && strings.Contains(rows, "a 7 2 42 10 5 2 b 1 0 0 0 0 0"), "%d %s %s", code, out, errs)
 	code, out, errs = r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", broken, "-o", "json")
 	if code != 1 || !strings.Contains(out, `"requests": 3`) || !strings.Contains(errs, "1 of 2 proxies did not answer") || !strings.Contains(errs, broken+": the proxy answered 403: Forbidden") {
 		t.Errorf("%d %s %s", code, out, errs)
@@ -100,9 +97,8 @@ func TestUsage(t *testing.T) {
 	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"[::]:8000","admin_url":"`+one+`"}`)
 	r.put("/pd/proxies/q", `{"v":1,"id":"q","address":"`+strings.TrimPrefix(two, "http://")+`"}`) // of an older release
 	code, out, errs = r.run("usage", "--admin-key", "k", "-o", "json")
-	if code != 0 || !strings.Contains(out, `"requests": 7`) || !strings.Contains(out, `"proxies": 2`) {
-		t.Errorf("%d %s %s", code, out, errs)
-	}
+	assert.True(t, code == 0 && strings.Contains(out, `"requests": 7`) && strings.Contains(out, `"proxies": 2`),
+		"%d %s %s", code, out, errs)
 	for _, address := range []string{"[::]:8000", "0.0.0.0:8000", ":8000", ""} {
 		r.put("/pd/proxies/r", `{"v":1,"id":"r","address":"`+address+`"}`)
 		if errs := r.want(1, "", "usage", "--admin-key", "k"); !strings.Contains(errs, `proxy r has no admin URL in etcd, and its address "`+address+`" names no host: name it by --proxy URL`) {
@@ -197,13 +193,11 @@ func TestProxyRefusedByTLS(t *testing.T) {
 	} {
 		flags := append([]string{"--proxy-ca", tc.ca}, tc.cert...)
 		code, _, errs := execute(t.Context(), nil, append([]string{"list", "--proxy", tc.url}, flags...)...)
-		if code != 1 || !strings.Contains(errs, tc.says) || !strings.Contains(errs, tc.cure) {
-			t.Errorf("%s: %d %s", tc.says, code, errs)
-		}
+		assert.True(t, code == 1 && strings.Contains(errs, tc.says) && strings.Contains(errs, tc.cure),
+			"%s: %d %s", tc.says, code, errs)
 		r := newRig(t)
 		r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"10.0.0.9:8000","admin_url":"`+tc.url+`"}`)
-		if _, out, _ := r.run(append([]string{"top", "--once"}, flags...)...); !strings.Contains(out, tc.cure) {
-			t.Errorf("%s: %s", tc.says, out)
-		}
+		_, out, _ := r.run(append([]string{"top", "--once"}, flags...)...)
+		assert.True(t, strings.Contains(out, tc.cure), "%s: %s", tc.says, out)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -67,7 +68,6 @@ func TestMooncakeKeys_Untouched(t *testing.T) {
 	r.run("doctor", "--agents=false", "--probe", "--timeout", "200ms")
 	r.run("restore", "decode", at)
 	r.run("forget", "decode", at)
-	if d := cmp.Diff(before, theirs()); d != "" || len(before) != 4 {
-		t.Error(d)
-	}
+	d := cmp.Diff(before, theirs())
+	assert.True(t, d == "" && len(before) == 4, d)
 }

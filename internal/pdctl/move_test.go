@@ -33,9 +33,8 @@ func (r *rig) export() (path, notes string) {
 	r.t.Helper()
 	code, out, errs := r.run("export")
 	path = filepath.Join(r.t.TempDir(), "fleet.yaml")
-	if err := os.WriteFile(path, []byte(out), 0o600); err != nil || code != 0 {
-		r.t.Fatalf("export: exit %d: %s, %v", code, errs, err)
-	}
+	err := os.WriteFile(path, []byte(out), 0o600)
+	require.True(r.t, err == nil && code == 0, "export: exit %d: %s, %v", code, errs, err)
 	return path, errs
 }
 
@@ -74,9 +73,8 @@ func TestExport_CopiesFleet(t *testing.T) {
 	fresh.ok("apply", "--dry-run", "-f", path)
 	require.Len(t, fresh.raw("/"), 0, "the dry run wrote")
 	fresh.ok("apply", "-f", path)
-	if got := fresh.raw("/pd/"); !maps.Equal(got, want) {
-		t.Errorf("copied\n%v, want\n%v", got, want)
-	}
+	got := fresh.raw("/pd/")
+	assert.True(t, maps.Equal(got, want), "copied\n%v, want\n%v", got, want)
 	fresh.want(0, "nothing to change\n", "apply", "-f", path)
 
 	// Nothing is read or written if a newer program or another program owns the keys.

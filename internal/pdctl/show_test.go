@@ -65,9 +65,7 @@ func TestGet_ShowsViewsAndHistory(t *testing.T) {
 	code, out, errs := r.run("get", "decode", "10.0.0.8:8200")
 	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -           unverified  no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -           -           -\n",
 		"state     draining (unverified)\nreason    10.0.0.1:8000: no answer yet: \\u001b[2J (verified by 1 of 2 proxies); drain by ", "registered", "new disks"} {
-		if code != 0 || !strings.Contains(out, want) {
-			t.Errorf("exit %d, %q is not in\n%s%s", code, want, out, errs)
-		}
+		assert.True(t, code == 0 && strings.Contains(out, want), "exit %d, %q is not in\n%s%s", code, want, out, errs)
 	}
 	_, out, _ = r.run("get", "decode", "10.0.0.8:8200", "-o", "json")
 	var got struct {
@@ -100,15 +98,13 @@ func TestList_ReasonForDown(t *testing.T) {
 	require.Contains(t, r.ok("get", "prefill/10.0.0.6:1"), "starting (no engine ids)", bootstrap)
 	got := r.listings().Instances
 	for i, want := range []string{bootstrap, "no agent updates it", "no agent updates it", "its engine fails the probes", "cordon by ", "its agent drains it"} {
-		if !strings.HasPrefix(got[i].Reason, want) || !strings.Contains(table, "  "+want) {
-			t.Errorf("%q is not the reason of %+v, or not in\n%s", want, got[i], table)
-		}
+		assert.True(t, strings.HasPrefix(got[i].Reason, want) && strings.Contains(table, "  "+want),
+			"%q is not the reason of %+v, or not in\n%s", want, got[i], table)
 	}
 	assert.Contains(t, table, "down (connection refused)")
 	assert.True(t, regexp.MustCompile(`disks; ends in (59|60)m`).MatchString(table))
-	if left := time.Until(*got[4].Ends); left < 30*time.Minute || left > time.Hour+time.Second {
-		t.Errorf("the cordon ends in %s", left)
-	}
+	left := time.Until(*got[4].Ends)
+	assert.True(t, left >= 30*time.Minute && left <= time.Hour+time.Second, "the cordon ends in %s", left)
 }
 
 // Facts that are not in an instance's record come from the proxies.
@@ -140,9 +136,8 @@ func TestList_ProxyFindings(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := bare(t, tc.presences...); got.View != tc.view || got.Reason != tc.reason {
-				t.Errorf("view %q, reason %q", got.View, got.Reason)
-			}
+			got := bare(t, tc.presences...)
+			assert.True(t, got.View == tc.view && got.Reason == tc.reason, "view %q, reason %q", got.View, got.Reason)
 		})
 	}
 }
@@ -188,9 +183,8 @@ func TestList_ProxyViews(t *testing.T) {
 			if got.Status != tc.status || got.Reason != tc.reason || strings.Join(got.Models, ",") != tc.models {
 				t.Errorf("status %q, reason %q, models %q", got.Status, got.Reason, got.Models)
 			}
-			if tc.name == "by curl" && (got.Version != "0.12.0" || got.DefaultConnector != "nixl") {
-				t.Errorf("version %q, connector %q", got.Version, got.DefaultConnector)
-			}
+			assert.False(t, tc.name == "by curl" && (got.Version != "0.12.0" || got.DefaultConnector != "nixl"),
+				"version %q, connector %q", got.Version, got.DefaultConnector)
 			if _, out, _ := r.run("list", "--selector", "state="+tc.status); !strings.Contains(out, "decode  10.0.0.1:1  "+tc.status+" ") || strings.Contains(out, "\x1b") {
 				t.Errorf("list:\n%s", out)
 			}
@@ -266,9 +260,7 @@ func TestHostileEntries_Escaped(t *testing.T) {
 		assert.Equal(t, code, 0, "%v: exit\n%s%s", args, out, errs)
 		assert.False(t, strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff"),
 			"%v: control characters in %q", args, out+errs)
-		if len(out) > 200<<10 {
-			t.Errorf("%v: %d bytes of output", args, len(out))
-		}
+		assert.True(t, len(out) <= 200<<10, "%v: %d bytes of output", args, len(out))
 	}
 	rejected := 0
 	var odd string
@@ -285,9 +277,7 @@ func TestHostileEntries_Escaped(t *testing.T) {
 	// An invalid key can be removed by the address that list shows.
 	r.ok("remove", "prefill", odd)
 	for _, in := range r.listings().Instances {
-		if in.Address == odd && in.Intent != instance.Removed {
-			t.Errorf("still there: %+v", in)
-		}
+		assert.False(t, in.Address == odd && in.Intent != instance.Removed, "still there: %+v", in)
 	}
 }
 
@@ -332,9 +322,8 @@ func TestWatch(t *testing.T) {
 			At                    int64 `json:"at_revision"`
 			What                  []string
 		}
-		if err := json.Unmarshal([]byte(line), &c); err != nil || c.At == 0 || c.Time == "" {
-			t.Errorf("%v: %s", err, line)
-		}
+		err := json.Unmarshal([]byte(line), &c)
+		assert.True(t, err == nil && c.At != 0 && c.Time != "", "%v: %s", err, line)
 		changes = append(changes, c.Change+" "+c.Address+" "+strings.Join(c.What, ";"))
 	}
 	want := []string{"added 10.0.0.2:1 ", "changed 10.0.0.2:1 state ready -> down", "removed 10.0.0.2:1 "}
@@ -363,9 +352,8 @@ func TestStatusOfLoad(t *testing.T) {
 		}
 	}
 	_, out, _ = r.run("status", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &rep); err != nil || len(rep.Proxies) != 3 {
-		t.Fatalf("%v: %s", err, out)
-	}
+	err := json.Unmarshal([]byte(out), &rep)
+	require.True(t, err == nil && len(rep.Proxies) == 3, "%v: %s", err, out)
 	p1, p2, p3 := rep.Proxies[0].Load, rep.Proxies[1].Load, rep.Proxies[2].Load
 	if p1 == nil || p1.Applied != 2 || p1.Instances != 2 || p1.InFlight != 5 || p2 == nil || p2.Ignored == "" || p3 != nil {
 		t.Errorf("%s", out)
@@ -449,7 +437,6 @@ func TestStatusWithAlarm(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 	code, out, errs = r.run("add", "prefill", testkit.FreePort(t), "--no-verify")
-	if code != 1 || !strings.Contains(out, "out of space") || !strings.Contains(out, "pdctl doctor") {
-		t.Errorf("exit %d\n%s%s", code, out, errs)
-	}
+	assert.True(t, code == 1 && strings.Contains(out, "out of space") && strings.Contains(out, "pdctl doctor"),
+		"exit %d\n%s%s", code, out, errs)
 }

@@ -139,9 +139,8 @@ func TestRemove_BadAddress(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/prefill/10.0.0.1:1", "")
 	assert.Contains(t, r.want(2, "", "remove", "prefill", "10.0.0.1:1", "10.0.0.1"), "nothing was done")
-	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Intent != "" {
-		t.Errorf("%+v", got)
-	}
+	got := r.listings()
+	assert.True(t, len(got.Instances) == 1 && got.Instances[0].Intent == "", "%+v", got)
 }
 
 func TestHelpAndVersion(t *testing.T) {
@@ -152,9 +151,8 @@ func TestHelpAndVersion(t *testing.T) {
 			t.Errorf("pdctl %s --help: exit %d %s\n%s", sub, code, errs, out)
 		}
 	}
-	if code, out, _ := execute(t.Context(), nil, "--version"); code != 0 || !strings.HasPrefix(out, "pdctl 0.") {
-		t.Errorf("--version: exit %d %q", code, out)
-	}
+	code, out, _ := execute(t.Context(), nil, "--version")
+	assert.True(t, code == 0 && strings.HasPrefix(out, "pdctl 0."), "--version: exit %d %q", code, out)
 }
 
 func TestDoesNotLinkTheEtcdServer(t *testing.T) {

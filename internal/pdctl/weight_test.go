@@ -58,7 +58,6 @@ func TestWeight(t *testing.T) {
 		r.want(2, "", append([]string{"weight", "decode"}, args...)...)
 	}
 	r.put("/pd/override/decode/"+k, `{"v":1,"state":"sleep"}`)
-	if errs, code := func() (string, int) { code, out, _ := r.run("weight", "decode", k, "5"); return out, code }(); code != 1 || !strings.Contains(errs, "sleep") {
-		t.Errorf("%d %q", code, errs)
-	}
+	errs, code := func() (string, int) { code, out, _ := r.run("weight", "decode", k, "5"); return out, code }()
+	assert.True(t, code == 1 && strings.Contains(errs, "sleep"), "%d %q", code, errs)
 }

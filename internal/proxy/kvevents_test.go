@@ -34,9 +34,7 @@ func TestKVEvents_FollowedRoles(t *testing.T) {
 		snap := instance.NewSnapshot(1, []*instance.Instance{engine(instance.Prefill, p), engine(instance.Decode, d)})
 		f := newKVEvents(cfg, index, func() *instance.Snapshot { return snap }, engines.NewProber(cfg, guard, nil), guard)
 		if f == nil || tc.want == nil {
-			if f != nil || tc.want != nil {
-				t.Errorf("%+v: follows %t", tc, f != nil)
-			}
+			assert.True(t, f == nil && tc.want == nil, "%+v: follows %t", tc, f != nil)
 			continue
 		}
 		stop := background.Start(t.Context(), f.Run)

@@ -35,9 +35,8 @@ func TestClientConn_LimitsSilence(t *testing.T) {
 		var got int
 		var failed error
 		err := c.Raw().Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) })
-		if err = errors.Join(err, failed); err != nil || got != want {
-			t.Errorf("with --idle-timeout %s: %d ms, want %d, %v", idle, got, want, err)
-		}
+		err = errors.Join(err, failed)
+		assert.True(t, err == nil && got == want, "with --idle-timeout %s: %d ms, want %d, %v", idle, got, want, err)
 	}
 
 	client, c := accept(0)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -67,7 +68,6 @@ func TestClientConn_LimitsUnsent(t *testing.T) {
 	defer c.Close()
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
 	n, err := c.Write(make([]byte, 16<<20))
-	if !errors.Is(err, os.ErrDeadlineExceeded) || n > 4*window+512<<10 {
-		t.Errorf("%d bytes were taken for a client that reads nothing, %v", n, err)
-	}
+	assert.True(t, errors.Is(err, os.ErrDeadlineExceeded) && n <= 4*window+512<<10,
+		"%d bytes were taken for a client that reads nothing, %v", n, err)
 }

@@ -67,9 +67,8 @@ func TestBothRoles(t *testing.T) {
 	assert.Equal(t, <-code, 0, "exit")
 	want := []string{"ready", "down", "ready", "draining", "deleted"}
 	for _, k := range []string{p, d} {
-		if diff := cmp.Diff(want, history(t, cli, k)); diff != "" {
-			t.Errorf("%s: %s", k, diff)
-		}
+		diff := cmp.Diff(want, history(t, cli, k))
+		assert.True(t, diff == "", "%s: %s", k, diff)
 	}
 }
 

@@ -52,9 +52,8 @@ func TestControl(t *testing.T) {
 
 	code, out, errs := ask(t, "status", "--socket", socket, "-o", "json")
 	var r agentctl.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
-		t.Fatalf("status: %d %v %s", code, err, errs)
-	}
+	err = json.Unmarshal([]byte(out), &r)
+	require.True(t, err == nil && code == 0, "status: %d %v %s", code, err, errs)
 	if r.Phase != "serving" || r.Registration.Phase != "registered" || r.Incarnation != rec.ID ||
 		r.Registration.Lease != fmt.Sprintf("%x", kv.Lease) || r.Registration.LastRenewal == nil || r.Models[0] != "org/m" {
 		t.Errorf("report %+v", r)
@@ -74,9 +73,8 @@ func TestControl(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/reference/metrics.md")
 	require.NoError(t, err)
 	for _, name := range regexp.MustCompile(`(?m)^# HELP (pd_\S+)`).FindAllStringSubmatch(string(text), -1) {
-		if !strings.Contains(string(page), "`"+name[1]+"`") {
-			t.Errorf("docs/reference/metrics.md does not mention %s", name[1])
-		}
+		assert.True(t, strings.Contains(string(page), "`"+name[1]+"`"),
+			"docs/reference/metrics.md does not mention %s", name[1])
 	}
 
 	// The engine fails: the agent is not healthy, and shows the reason.
@@ -156,9 +154,8 @@ func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 		agentctl.Serve(ctx, lis, agentctl.Source{Report: func() agentctl.Report { return agentctl.Report{Phase: "serving"} }}, testLog())
 	})()
 	// If other agents of this user run here, the command asks which one is meant, and lists this one.
-	if code, _, errs := ask(t, "health"); code != 0 && !(code == 1 && strings.Contains(errs, path)) {
-		t.Errorf("health: %d %s", code, errs)
-	}
+	code, _, errs := ask(t, "health")
+	assert.False(t, code != 0 && !(code == 1 && strings.Contains(errs, path)), "health: %d %s", code, errs)
 }
 
 // An agent with --zmq-register has no instance, but answers the same commands.
@@ -197,9 +194,7 @@ func TestSocketErrors(t *testing.T) {
 		{filepath.Join(dir, "no", "such", "dir"), "control socket"},
 	} {
 		code, _, errs := ask(t, fast("127.0.0.1:1", "decode", "127.0.0.1:"+fmt.Sprint(2+len(tc.path)), "--socket", tc.path)...)
-		if code != 1 || !strings.Contains(errs, tc.says) {
-			t.Errorf("%s: exit %d, %q", tc.path, code, errs)
-		}
+		assert.True(t, code == 1 && strings.Contains(errs, tc.says), "%s: exit %d, %q", tc.path, code, errs)
 	}
 	for _, tc := range []struct {
 		args []string
@@ -214,8 +209,7 @@ func TestSocketErrors(t *testing.T) {
 		{[]string{"drain", "--socket", taken + "x", "--wait", "-1s"}, 2, "--wait"},
 		{[]string{"health", "now"}, 2, "now"},
 	} {
-		if code, _, errs := ask(t, tc.args...); code != tc.code || !strings.Contains(errs, tc.says) {
-			t.Errorf("%v: exit %d, %q", tc.args, code, errs)
-		}
+		code, _, errs := ask(t, tc.args...)
+		assert.True(t, code == tc.code && strings.Contains(errs, tc.says), "%v: exit %d, %q", tc.args, code, errs)
 	}
 }

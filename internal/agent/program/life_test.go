@@ -22,9 +22,7 @@ func TestRegistersAndDrains(t *testing.T) {
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--model", "m", "--connector", "nixl",
 		"--label", "zone=a", "--host-id", "h1"))
 	kv, rec := awaitState(t, cli, k, instance.Ready)
-	if kv.Lease == 0 || rec.StartedAt == nil || len(rec.ID) != 26 {
-		t.Errorf("lease %d, record %+v", kv.Lease, rec)
-	}
+	assert.True(t, kv.Lease != 0 && rec.StartedAt != nil && len(rec.ID) == 26, "lease %d, record %+v", kv.Lease, rec)
 	want := instance.Record{
 		V: 1, ID: rec.ID, Role: instance.Decode, Address: engine.Address(), Scheme: rec.Scheme, Models: []string{"org/m", "lora"},
 		Connector: "nixl", KVRole: "kv_consumer", MaxModelLen: 4096, Version: "0.24.0", State: instance.Ready,
@@ -42,9 +40,8 @@ func TestRegistersAndDrains(t *testing.T) {
 	log.awaits(t, "still draining: 1 running, 0 waiting")
 	leave()
 	assert.Equal(t, <-code, 0, "exit")
-	if kv, _ := look(t, cli, k); kv != nil {
-		t.Error("the key outlives the agent")
-	}
+	kv, _ = look(t, cli, k)
+	assert.True(t, kv == nil, "the key outlives the agent")
 	assert.NoDiff(t, []string{"ready", "draining", "deleted"}, history(t, cli, k))
 	log.awaits(t, "drained: the engine is idle")
 }
@@ -68,14 +65,12 @@ func TestEngine_KilledAndRestarted(t *testing.T) {
 	first, was := awaitState(t, cli, k, instance.Ready)
 	engine.Kill()
 	down, rec := awaitState(t, cli, k, instance.Down)
-	if down.Lease != first.Lease || down.CreateRevision != first.CreateRevision || rec.ID != was.ID {
-		t.Errorf("down: %+v, was %+v", rec, was)
-	}
+	assert.True(t, down.Lease == first.Lease && down.CreateRevision == first.CreateRevision && rec.ID == was.ID,
+		"down: %+v, was %+v", rec, was)
 	require.NoError(t, engine.Restart(t.Context()))
 	back, rec := awaitState(t, cli, k, instance.Ready)
-	if back.Lease != first.Lease || rec.ID == was.ID {
-		t.Errorf("lease %x, was %x; incarnation %s, was %s", back.Lease, first.Lease, rec.ID, was.ID)
-	}
+	assert.True(t, back.Lease == first.Lease && rec.ID != was.ID,
+		"lease %x, was %x; incarnation %s, was %s", back.Lease, first.Lease, rec.ID, was.ID)
 	assert.Equal(t, stop(), 0, "exit")
 	assert.NoDiff(t, []string{"ready", "down", "ready", "draining", "deleted"}, history(t, cli, k))
 }
@@ -112,9 +107,8 @@ func TestEtcdUnavailable_WholeRun(t *testing.T) {
 	// A user name changes nothing, and the password is not logged.
 	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
 	log.awaits(t, "not registered yet; retrying")
-	if code := stop(); code != 0 || strings.Contains(log.String(), "topsecret") {
-		t.Errorf("exit %d", code)
-	}
+	code := stop()
+	assert.True(t, code == 0 && !strings.Contains(log.String(), "topsecret"), "exit %d", code)
 }
 
 func TestOneAgentPerInstance(t *testing.T) {
@@ -131,9 +125,8 @@ func TestOneAgentPerInstance(t *testing.T) {
 	third, stopThird := startAgent(t, args)
 	third.awaits(t, "runs here already")
 	assert.Equal(t, stopThird(), 0, "waiting agent: exit")
-	if after, _ := look(t, cli, k); after == nil || after.ModRevision != before.ModRevision {
-		t.Errorf("before %v\nafter  %v", before, after)
-	}
+	after, _ := look(t, cli, k)
+	assert.True(t, after != nil && after.ModRevision == before.ModRevision, "before %v\nafter  %v", before, after)
 	assert.Equal(t, stopFirst(), 0, "exit")
 	// The successor finds the same engine process.
 	_, rec := awaitState(t, cli, k, instance.Ready)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestPrintConfig(t *testing.T) {
@@ -16,9 +17,7 @@ func TestPrintConfig(t *testing.T) {
 		"--mooncake-config", path, "--print-config", "--etcd-username=u", "--etcd-password=topsecret", "--host-id=h", "--",
 		"vllm", "serve", "Qwen/Q", "--port=8100", "--api-key", "topsecret", "--kv-transfer-config", nixlProducer,
 	}, &out, &errs)
-	if code != 0 || errs.Len() > 0 {
-		t.Fatalf("exit %d: %s", code, &errs)
-	}
+	require.True(t, code == 0 && errs.Len() == 0, "exit %d: %s", code, &errs)
 	for _, want := range []string{
 		"role: prefill # --kv-transfer-config of the command\n",
 		"address: 127.0.0.1:8100 # the command, as etcd is on this machine\n",
@@ -54,9 +53,8 @@ func TestWrapUsage(t *testing.T) {
 		{[]string{"--role=decode", "x", "--", "vllm"}, `unknown command "x"`},
 	} {
 		var out, errs bytes.Buffer
-		if code := run(t.Context(), tc.args, &out, &errs); code != 2 || !strings.Contains(errs.String(), tc.says) {
-			t.Errorf("%q: exit %d, %q", tc.args, code, &errs)
-		}
+		code := run(t.Context(), tc.args, &out, &errs)
+		assert.True(t, code == 2 && strings.Contains(errs.String(), tc.says), "%q: exit %d, %q", tc.args, code, &errs)
 	}
 }
 

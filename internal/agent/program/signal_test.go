@@ -66,9 +66,8 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 		}
 	}
 	assert.NoError(t, p.Wait(), "second signal")
-	if kv, _ := look(t, cli, k); kv != nil {
-		t.Error("the key outlives the agent")
-	}
+	kv, _ := look(t, cli, k)
+	assert.True(t, kv == nil, "the key outlives the agent")
 	p.log.awaits(t, "drained: wait skipped")
 }
 
@@ -186,9 +185,8 @@ func TestShutdown_ReportsDrainBeforeDelete(t *testing.T) {
 			awaitGone(t, cli, k)
 			// After two signals, the agent has one second for the write, which a busy machine may exceed.
 			late := tc.signals == 2 && strings.Contains(p.log.String(), "etcd did not store the drain")
-			if h := history(t, cli, k); !slices.Contains(h, "draining") && !late {
-				t.Errorf("history of the key: %v", h)
-			}
+			h := history(t, cli, k)
+			assert.False(t, !slices.Contains(h, "draining") && !late, "history of the key: %v", h)
 		})
 	}
 }

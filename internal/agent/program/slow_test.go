@@ -84,7 +84,6 @@ func TestStarvedAgent_NotDown(t *testing.T) {
 		turn(syscall.SIGSTOP, 2*time.Second)
 		turn(syscall.SIGCONT, 30*time.Millisecond)
 	}
-	if h := history(t, cli, k); slices.Contains(h, "down") {
-		t.Errorf("history of the key: %v", h)
-	}
+	h := history(t, cli, k)
+	assert.False(t, slices.Contains(h, "down"), "history of the key: %v", h)
 }

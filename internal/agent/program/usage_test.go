@@ -77,9 +77,8 @@ func TestWrongUsage(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var out, errs bytes.Buffer
-			if code := run(t.Context(), tc.args, &out, &errs); code != 2 || out.Len() > 0 {
-				t.Errorf("exit %d, output %q", code, &out)
-			}
+			code := run(t.Context(), tc.args, &out, &errs)
+			assert.True(t, code == 2 && out.Len() == 0, "exit %d, output %q", code, &out)
 			assert.Contains(t, errs.String(), tc.want, "See pdmesh-agent --help.")
 		})
 	}

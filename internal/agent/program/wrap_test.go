@@ -30,9 +30,8 @@ func TestWrapExitCodes(t *testing.T) {
 			t.Parallel()
 			w := wrapEngine(t, tc.kind)
 			w.exits(t, tc.want)
-			if kv, _ := look(t, w.cli, w.key); kv != nil {
-				t.Error("registered")
-			}
+			kv, _ := look(t, w.cli, w.key)
+			assert.True(t, kv == nil, "registered")
 		})
 	}
 	t.Run("no such program", func(t *testing.T) {
@@ -55,9 +54,7 @@ func TestWrapDrainsFirst(t *testing.T) {
 	w.key = key("decode", w.address)
 	w.start(t, "slow,look="+etcd.Endpoint()+"="+w.key)
 	kv, rec := awaitState(t, w.cli, w.key, instance.Ready)
-	if kv.Lease == 0 || rec.Address != w.address || rec.Models[0] != "org/m" {
-		t.Errorf("%+v", rec)
-	}
+	assert.True(t, kv.Lease != 0 && rec.Address == w.address && rec.Models[0] == "org/m", "%+v", rec)
 	leave := askSlowly(t, w.address)
 	w.send(t, syscall.SIGTERM)
 	awaitState(t, w.cli, w.key, instance.Draining)
@@ -117,9 +114,8 @@ func TestWrapInterrupt(t *testing.T) {
 	w.send(t, syscall.SIGINT)
 	w.log.awaits(t, "still draining: 1 running")
 	w.send(t, syscall.SIGINT)
-	if code := w.code(t); code != 7 || !strings.Contains(w.log.String(), "engine got interrupt") {
-		t.Errorf("exit %d", code)
-	}
+	code := w.code(t)
+	assert.True(t, code == 7 && strings.Contains(w.log.String(), "engine got interrupt"), "exit %d", code)
 	awaitGone(t, w.cli, w.key)
 }
 
@@ -160,9 +156,8 @@ func TestWrapCrash(t *testing.T) {
 	awaitState(t, w.cli, w.key, instance.Ready)
 	touch(t, crash)
 	w.exits(t, 3)
-	if kv, rec := look(t, w.cli, w.key); kv != nil {
-		t.Errorf("the key outlives the engine: %+v", rec)
-	}
+	kv, rec := look(t, w.cli, w.key)
+	assert.True(t, kv == nil, "the key outlives the engine: %+v", rec)
 	// Neither the lease nor a probe could have reported it so soon.
 	assert.NoDiff(t, []string{"ready", "down", "deleted"}, history(t, w.cli, w.key))
 	w.log.awaits(t, "engine exited: exit code 3")
@@ -194,9 +189,7 @@ func TestWrapCrashLoop(t *testing.T) {
 			return os.Remove(crash)
 		})
 	}
-	if ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
-		t.Errorf("incarnations %q", ids)
-	}
+	assert.True(t, ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "incarnations %q", ids)
 	for _, want := range []string{"restarting in 5s", "restarting in 10s", "restarting in 20s"} {
 		w.log.awaits(t, want)
 	}
@@ -288,9 +281,8 @@ func TestWrapStartTimeout(t *testing.T) {
 	w = wrapEngine(t, "serve", "--start-timeout", "30s")
 	awaitState(t, w.cli, w.key, instance.Ready)
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 || strings.Contains(w.log.String(), "--start-timeout (") {
-		t.Errorf("exit %d", code)
-	}
+	code := w.code(t)
+	assert.True(t, code == 7 && !strings.Contains(w.log.String(), "--start-timeout ("), "exit %d", code)
 }
 
 // SIGTERM while the engine loads: there is nothing to drain.

@@ -58,9 +58,7 @@ func TestBootstrapFacts(t *testing.T) {
 			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.Bootstrap != tc.asked || c.values.Sources["bootstrap-port"] != tc.from {
 				t.Errorf("asks %q from %q: %s", c.Bootstrap, c.values.Sources["bootstrap-port"], d)
 			}
-			if tc.asked != "" && rec.EngineIDs != nil {
-				t.Errorf("unexpected engine ids: %v", rec.EngineIDs)
-			}
+			assert.False(t, tc.asked != "" && rec.EngineIDs != nil, "unexpected engine ids: %v", rec.EngineIDs)
 		})
 	}
 }

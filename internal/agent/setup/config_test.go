@@ -51,9 +51,8 @@ func TestLoadDefaults(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
-		t.Error(d)
-	}
+	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values"))
+	assert.True(t, d == "", d)
 }
 
 func TestLoadSources(t *testing.T) {
@@ -76,15 +75,12 @@ func TestLoadSources(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
-		t.Error(d)
-	}
+	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values"))
+	assert.True(t, d == "", d)
 	env["PD_ENGINE_API_KEY"] = "ours"
 	delete(env, "PD_ROLE")
 	got, err := loadArgs(t, env, "--role", "prefill")
-	if err != nil || got.EngineAPIKey != "ours" || len(got.HostID) != 16 {
-		t.Errorf("%+v, %v", got, err)
-	}
+	assert.True(t, err == nil && got.EngineAPIKey == "ours" && len(got.HostID) == 16, "%+v, %v", got, err)
 	assert.NoDiff(t, map[string]string{"zone": "a", "rack": "1"}, got.labels)
 }
 
@@ -132,9 +128,7 @@ func TestLoadRefuses(t *testing.T) {
 			c, err := loadArgs(t, tc.env, tc.args...)
 			require.Error(t, err, "accepted: %+v", c)
 			for _, w := range tc.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q lacks %q", err, w)
-				}
+				assert.True(t, strings.Contains(err.Error(), w), "%q lacks %q", err, w)
 			}
 			assert.NotContains(t, err.Error(), "topsecret")
 			assert.NotContains(t, err.Error(), "\x1b")

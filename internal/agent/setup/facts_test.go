@@ -158,9 +158,8 @@ func TestEngineIDsOfRanks(t *testing.T) {
 		{[]string{"-dp", "1"}, map[string]string{"0": "e1"}},
 	} {
 		c := mustLoad(t, nil, append([]string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", nixlBoth}, tc.args...)...)
-		if d := cmp.Diff(tc.want, c.Record().EngineIDs); d != "" {
-			t.Errorf("%v: %s", tc.args, d)
-		}
+		d := cmp.Diff(tc.want, c.Record().EngineIDs)
+		assert.True(t, d == "", "%v: %s", tc.args, d)
 	}
 	_, err := loadArgs(t, nil, "--role=decode", "--", "vllm", "serve", "M", "-dp", "2", "--data-parallel-multi-port-external-lb")
 	assert.ErrorContains(t, err, "start a command and an agent for each rank")
@@ -204,9 +203,7 @@ func TestFactsRefuse(t *testing.T) {
 			c, err := loadArgs(t, tc.env, tc.args...)
 			require.Error(t, err, "accepted: %+v", c)
 			for _, w := range tc.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q lacks %q", err, w)
-				}
+				assert.True(t, strings.Contains(err.Error(), w), "%q lacks %q", err, w)
 			}
 		})
 	}

@@ -48,9 +48,8 @@ func TestFileRefuses(t *testing.T) {
 		"ttl: soon\n":                  `agent.yaml): bad value "soon"`,
 		"role: prefil\naddress: h:1\n": `agent.yaml): unknown role "prefil"`,
 	} {
-		if _, err := loadArgs(t, nil, "--config", settingsFile(t, text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %q is not in %v", text, want, err)
-		}
+		_, err := loadArgs(t, nil, "--config", settingsFile(t, text))
+		assert.True(t, err != nil && strings.Contains(err.Error(), want), "%q: %q is not in %v", text, want, err)
 	}
 }
 
@@ -90,11 +89,8 @@ func TestPrintConfig_RoundTrip(t *testing.T) {
 		if want.Side.Chosen {
 			got.Side.port = want.Side.port // chosen again; another process may use the first one now
 		}
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values", "Notes")); d != "" {
-			t.Errorf("%q (-printed +read)\n%s\n%s", args, d, &out)
-		}
-		if strings.Contains(out.String(), "secret") {
-			t.Errorf("%q shows a secret\n%s", args, &out)
-		}
+		d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values", "Notes"))
+		assert.True(t, d == "", "%q (-printed +read)\n%s\n%s", args, d, &out)
+		assert.False(t, strings.Contains(out.String(), "secret"), "%q shows a secret\n%s", args, &out)
 	}
 }

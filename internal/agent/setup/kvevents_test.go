@@ -46,12 +46,9 @@ func TestKVEvents_EndpointOfCommand(t *testing.T) {
 			c := mustLoad(t, nil, args...)
 			defer c.Events.Release()
 			assert.NoDiff(t, tc.want, c.Facts.KVEvents)
-			if c.Events.Command != nil {
-				t.Errorf("the command of the engine is %q", c.Events.Command)
-			}
-			if got := strings.Join(c.Notes, "\n"); tc.note == "" && got != "" || !strings.Contains(got, tc.note) {
-				t.Errorf("notes %q", got)
-			}
+			assert.True(t, c.Events.Command == nil, "the command of the engine is %q", c.Events.Command)
+			got := strings.Join(c.Notes, "\n")
+			assert.True(t, (tc.note != "" || got == "") && strings.Contains(got, tc.note), "notes %q", got)
 		})
 	}
 }
@@ -66,16 +63,14 @@ func TestKVEvents_PortsOfTwoEngines(t *testing.T) {
 		e.choose("127.0.0.1:8777")
 		defer e.Release()
 		for _, other := range all {
-			if e.Endpoint == other.Endpoint || e.Replay == other.Replay {
-				t.Errorf("twice: %s, %s", e.Endpoint, e.Replay)
-			}
+			assert.True(t, e.Endpoint != other.Endpoint && e.Replay != other.Replay,
+				"twice: %s, %s", e.Endpoint, e.Replay)
 		}
 		all = append(all, e)
 	}
 	last := all[2]
-	if p, q := vllmargs.EndpointPort(last.Endpoint), vllmargs.EndpointPort(last.Replay); p < eventsFirst || q != p+2 {
-		t.Errorf("%s, replay %s", last.Endpoint, last.Replay)
-	}
+	p, q := vllmargs.EndpointPort(last.Endpoint), vllmargs.EndpointPort(last.Replay)
+	assert.True(t, p >= eventsFirst && q == p+2, "%s, replay %s", last.Endpoint, last.Replay)
 	last.Release()
 	used, err := net.Listen("tcp", ":"+strconv.Itoa(vllmargs.EndpointPort(last.Replay)+1)) // of its second rank
 	if err == nil {                                                                        // else another process has taken it, which is as good

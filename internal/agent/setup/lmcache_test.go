@@ -68,8 +68,7 @@ func TestLMCacheRefuses(t *testing.T) {
 		{"--role=prefill --connector=lmcache --lmcache-config=/does/not/exist", "--lmcache-config"},
 	} {
 		args := append([]string{"--host-id=h", "--address=127.0.0.1:8100"}, strings.Fields(tc.args)...)
-		if _, err := loadArgs(t, nil, args...); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v", tc.args, err)
-		}
+		_, err := loadArgs(t, nil, args...)
+		assert.True(t, err != nil && strings.Contains(err.Error(), tc.want), "%s: %v", tc.args, err)
 	}
 }

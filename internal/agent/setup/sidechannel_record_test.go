@@ -24,9 +24,8 @@ func TestRecord_SideChannel(t *testing.T) {
 	} {
 		c := Config{Facts: instance.Record{Ports: other}, Side: tc.side}
 		got := c.Record()
-		if d := cmp.Diff(tc.want, got.Ports); d != "" {
-			t.Errorf("%s (-want +got)\n%s", tc.name, d)
-		}
+		d := cmp.Diff(tc.want, got.Ports)
+		assert.True(t, d == "", "%s (-want +got)\n%s", tc.name, d)
 	}
 	assert.Len(t, other, 1, "the facts have changed")
 }

@@ -93,9 +93,8 @@ func TestSideChannel_SkipsUsedPorts(t *testing.T) {
 	}
 	second := sideChannel{host: "localhost", count: 1}
 	defer second.Release()
-	if second.choose("127.0.0.1:8777"); second.port == first.port || second.port == 0 {
-		t.Errorf("chose %d twice", second.port)
-	}
+	second.choose("127.0.0.1:8777")
+	assert.True(t, second.port != first.port && second.port != 0, "chose %d twice", second.port)
 }
 
 // No agent chooses a port that another agent has chosen for an engine that does not listen yet.

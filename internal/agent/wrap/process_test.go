@@ -21,25 +21,20 @@ func TestExit(t *testing.T) {
 	p, out := start(t, "exit:3", wrap.Options{})
 	<-p.Done()
 	e := p.Exit()
-	if e.Status() != 3 || e.OK() || e.String() != "exit code 3" || e.At.IsZero() {
-		t.Errorf("%+v: %s", e, e)
-	}
+	assert.True(t, e.Status() == 3 && !e.OK() && e.String() == "exit code 3" && !e.At.IsZero(), "%+v: %s", e, e)
 	assert.Contains(t, out.String(), "out\n", "err\n")
 	p, _ = start(t, "exit:0", wrap.Options{})
 	<-p.Done()
-	if e := p.Exit(); e.Status() != 0 || !e.OK() {
-		t.Errorf("%+v", e)
-	}
+	e = p.Exit()
+	assert.True(t, e.Status() == 0 && e.OK(), "%+v", e)
 	p, out = start(t, "plain", wrap.Options{})
 	out.awaits(t, "ready")
-	if e := p.Exit(); e.String() != "exit code 0" || !e.At.IsZero() {
-		t.Errorf("running: %+v", e)
-	}
+	e = p.Exit()
+	assert.True(t, e.String() == "exit code 0" && e.At.IsZero(), "running: %+v", e)
 	assert.NoError(t, p.Signal(syscall.SIGTERM))
 	<-p.Done()
-	if e := p.Exit(); e.Status() != 143 || e.OK() || e.String() != "signal 15 (terminated)" {
-		t.Errorf("%+v: %s", e, e)
-	}
+	e = p.Exit()
+	assert.True(t, e.Status() == 143 && !e.OK() && e.String() == "signal 15 (terminated)", "%+v: %s", e, e)
 	for _, send := range []func(syscall.Signal) error{p.Signal, p.SignalGroup} {
 		assert.NoError(t, send(syscall.SIGTERM), "a signal to the dead")
 	}
@@ -84,9 +79,8 @@ func TestStop(t *testing.T) {
 				cancel()
 			}
 			p.Stop(ctx.Done(), tc.sig, tc.limit)
-			if e := p.Exit(); e.Status() != tc.want || !strings.Contains(out.String(), tc.says) {
-				t.Errorf("%s, output %q", e, out)
-			}
+			e := p.Exit()
+			assert.True(t, e.Status() == tc.want && strings.Contains(out.String(), tc.says), "%s, output %q", e, out)
 			p.Stop(t.Context().Done(), tc.sig, tc.limit) // after its exit
 		})
 	}

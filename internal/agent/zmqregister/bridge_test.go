@@ -129,14 +129,12 @@ func TestPings_Register(t *testing.T) {
 		len(rec.Models) != 1 || rec.Version == "" || rec.Agent != "test" {
 		t.Errorf("registered as %+v", rec)
 	}
-	if rec = waitReady(t, cli, dk); rec.TransferMode != "READ" || rec.ZMQAddress != d.ZMQAddress() {
-		t.Errorf("the older form is %+v", rec)
-	}
+	rec = waitReady(t, cli, dk)
+	assert.True(t, rec.TransferMode == "READ" && rec.ZMQAddress == d.ZMQAddress(), "the older form is %+v", rec)
 	p.Mute(true)
 	waitGone(t, cli, pk)
-	if rec := record(t, cli, dk); rec == nil || rec.State != instance.Ready {
-		t.Errorf("one that pings is %+v", rec)
-	}
+	rec = record(t, cli, dk)
+	assert.True(t, rec != nil && rec.State == instance.Ready, "one that pings is %+v", rec)
 	p.Mute(false)
 	waitReady(t, cli, pk)
 }
@@ -152,9 +150,8 @@ func TestRestartInTheOtherRole(t *testing.T) {
 	p.Kill()
 	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode, Addr: p.Address()})
 	waitReady(t, cli, key(instance.Decode, d))
-	if rec := record(t, cli, pk); rec != nil {
-		t.Errorf("the former role is %+v", rec)
-	}
+	rec := record(t, cli, pk)
+	assert.True(t, rec == nil, "the former role is %+v", rec)
 }
 
 // TestPing_EngineProbedFirst: a ping for an engine that does not answer
@@ -175,9 +172,8 @@ func TestPing_EngineProbedFirst(t *testing.T) {
 	send()
 	waitReady(t, cli, key(instance.Decode, d))
 	send()
-	if rec := record(t, cli, absent); rec != nil {
-		t.Errorf("an engine that does not answer is %+v", rec)
-	}
+	rec := record(t, cli, absent)
+	assert.True(t, rec == nil, "an engine that does not answer is %+v", rec)
 	// Its process has ended; its pings continue.
 	dk := key(instance.Decode, d)
 	again := pack(t, newer(map[string]any{"type": "D", "http_address": d.Address(), "zmq_address": d.ZMQAddress(), "tp_size": 1}))
@@ -204,9 +200,8 @@ func TestBridgeEnds(t *testing.T) {
 	was := waitReady(t, cli, k)
 	endpoint := endpointOf(b)
 	stop()
-	if rec := record(t, cli, k); rec == nil || rec.State != instance.Ready {
-		t.Errorf("after the end of the bridge: %+v", rec)
-	}
+	rec := record(t, cli, k)
+	assert.True(t, rec != nil && rec.State == instance.Ready, "after the end of the bridge: %+v", rec)
 	b, stop = bridge(t, cli, endpoint, "host-1")
 	testkit.Eventually(t, soon, func() error {
 		if rec := record(t, cli, k); rec == nil || rec.ID != was.ID {
@@ -236,9 +231,8 @@ func TestForeignKey_NotTakenOver(t *testing.T) {
 	end := time.Now().Add(2 * ttl)
 	for time.Now().Before(end) {
 		require.NoError(t, to.Send(t.Context(), ping))
-		if rec := record(t, cli, k); rec == nil || rec.HostID != first.HostID {
-			t.Fatalf("another bridge has taken the key: %+v", rec)
-		}
+		rec := record(t, cli, k)
+		require.True(t, rec != nil && rec.HostID == first.HostID, "another bridge has taken the key: %+v", rec)
 		time.Sleep(50 * time.Millisecond) // the ping interval of such an engine
 	}
 	stop()

@@ -62,9 +62,8 @@ func TestParsePing(t *testing.T) {
 		"newer IPv6": {newer(map[string]any{"type": "D", "http_address": "fd00::2:8100", "zmq_address": "host:fd00::2,handshake:6301,notify:61005"}), v6},
 		"older IPv6": {older(map[string]any{"role": "D", "request_address": "http://[fd00::2]:8100/v1/completions"}), v6},
 	} {
-		if got, err := zmqregister.ParsePing(pack(t, tc.message)); err != nil || got != tc.want {
-			t.Errorf("%s: %+v, %v", name, got, err)
-		}
+		got, err := zmqregister.ParsePing(pack(t, tc.message))
+		assert.True(t, err == nil && got == tc.want, "%s: %+v, %v", name, got, err)
 	}
 	_, err := zmqregister.ParsePing(pack(t, map[string]any{"type": "HELLO"}))
 	assert.ErrorIs(t, err, zmqregister.ErrHello, "HELLO")
@@ -108,8 +107,6 @@ func FuzzPing(f *testing.F) {
 		if z, err := connector.ParseZMQAddress(p.ZMQ.String()); err != nil || z != p.ZMQ {
 			t.Fatalf("zmq address %q: %v", p.ZMQ, err)
 		}
-		if p.DPSize < 1 || p.TPSize < 1 || p.Mode != "READ" && p.Mode != "WRITE" {
-			t.Fatalf("%+v", p)
-		}
+		require.True(t, p.DPSize >= 1 && p.TPSize >= 1 && (p.Mode == "READ" || p.Mode == "WRITE"), "%+v", p)
 	})
 }

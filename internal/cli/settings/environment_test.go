@@ -42,9 +42,7 @@ func TestUnknownVariables(t *testing.T) {
 			}
 			require.ErrorIs(t, err, settings.ErrUnknownVariable)
 			for _, want := range tc.says {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q is not in %q", want, err)
-				}
+				assert.True(t, strings.Contains(err.Error(), want), "%q is not in %q", want, err)
 			}
 		})
 	}
@@ -56,9 +54,8 @@ func TestLookupEnv(t *testing.T) {
 	t.Setenv("PD_ETCD_PREFIX", "/x")
 	t.Setenv("PD_ZMQ_REGISTER", "tcp://10.0.0.1:8000")
 	for name, want := range map[string]string{"PD_PORT": "", "PD_ETCD_PREFIX": "/x", "PD_ZMQ_REGISTER": "tcp://10.0.0.1:8000"} {
-		if got, ok := settings.LookupEnv(name); got != want || ok != (want != "") {
-			t.Errorf("%s: %q %v", name, got, ok)
-		}
+		got, ok := settings.LookupEnv(name)
+		assert.True(t, got == want && ok == (want != ""), "%s: %q %v", name, got, ok)
 	}
 }
 
@@ -69,9 +66,8 @@ func TestDurationFlag(t *testing.T) {
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 		var d time.Duration
 		settings.DurationVar(fs, &d, "for", time.Hour, "")
-		if err := fs.Parse([]string{"--for", text}); err != nil || d.String() != want {
-			t.Errorf("%s: %s, %v", text, d, err)
-		}
+		err := fs.Parse([]string{"--for", text})
+		assert.True(t, err == nil && d.String() == want, "%s: %s, %v", text, d, err)
 	}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	settings.DurationVar(fs, new(time.Duration), "for", 0, "")

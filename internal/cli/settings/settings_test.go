@@ -76,9 +76,8 @@ func TestOrder(t *testing.T) {
 		{"list", strings.Join(f.list, " "), "x y", "environment PD_LIST"}, {"each", strings.Join(f.each, " "), "p,q r", "flag --each"},
 		{"on", fmt.Sprint(f.on), "true", "file " + path}, {"config", f.config, path, "environment PD_THIS_CONFIG"},
 	} {
-		if tc.got != tc.want || v.Sources[tc.name] != tc.from || v.Given(tc.name) != (tc.from != "") {
-			t.Errorf("%s: %q from %q", tc.name, tc.got, v.Sources[tc.name])
-		}
+		assert.True(t, tc.got == tc.want && v.Sources[tc.name] == tc.from && v.Given(tc.name) == (tc.from != ""),
+			"%s: %q from %q", tc.name, tc.got, v.Sources[tc.name])
 	}
 	require.True(t, v.FromFlag("each"), "what is from a flag is not known")
 	assert.False(t, v.FromFlag("a"), "what is from a flag is not known")
@@ -96,9 +95,8 @@ func TestUserFile_Optional(t *testing.T) {
 		{own, nil, "own"}, {own + ".none", nil, "default"}, {own, []string{"--config="}, "default"}, {own, []string{"--config", write(t, "file: x\n")}, "default"},
 	} {
 		var f fields
-		if _, err := f.load(t, nil, tc.own, tc.args...); err != nil || f.a != tc.want {
-			t.Errorf("%q %q: %q, %v", tc.own, tc.args, f.a, err)
-		}
+		_, err := f.load(t, nil, tc.own, tc.args...)
+		assert.True(t, err == nil && f.a == tc.want, "%q %q: %q, %v", tc.own, tc.args, f.a, err)
 	}
 	var f fields
 	_, err := f.load(t, nil, own, "--config", own+".none")
@@ -109,9 +107,8 @@ func TestUserFile_Optional(t *testing.T) {
 		{"/x", "/h", "/x/pdmesh/prog.yaml"}, {"x", "/h", "/h/.config/pdmesh/prog.yaml"}, {"", "/h", "/h/.config/pdmesh/prog.yaml"}, {"", "", ""},
 	} {
 		env := map[string]string{"XDG_CONFIG_HOME": tc.xdg, "HOME": tc.home}
-		if got := settings.OwnFile("prog", func(name string) (string, bool) { s, ok := env[name]; return s, ok }); got != tc.want {
-			t.Errorf("%+v: %q", tc, got)
-		}
+		got := settings.OwnFile("prog", func(name string) (string, bool) { s, ok := env[name]; return s, ok })
+		assert.True(t, got == tc.want, "%+v: %q", tc, got)
 	}
 }
 
@@ -135,14 +132,12 @@ func TestPrint(t *testing.T) {
 func TestValues(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{"on": true, "TRUE": true, "yes": true, "1": true, "off": false, "false": false, "No": false, "0": false} {
-		if got, err := settings.Switch(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
+		got, err := settings.Switch(text)
+		assert.True(t, err == nil && got == want, "%q: %v, %v", text, got, err)
 	}
 	for text, want := range map[string]time.Duration{"500ms": time.Second / 2, "30": 30 * time.Second, "1.5": 1500 * time.Millisecond} {
-		if got, err := settings.Duration(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
+		got, err := settings.Duration(text)
+		assert.True(t, err == nil && got == want, "%q: %v, %v", text, got, err)
 	}
 	for _, text := range []string{"", "maybe", "NaN", "1e300"} {
 		_, err := settings.Duration(text)

@@ -112,9 +112,8 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 	if s.Done != 2 || len(s.Open) != 1 || !strings.Contains(s.Open[0], "proxy a:8000 (a) has in flight: 4") || len(s.Vanished) != 0 {
 		t.Errorf("%+v", s)
 	}
-	if s = see(60, [3]any{"a", 60, 0}, [3]any{"b", 60, 0}); !s.Over() || s.Done != 3 {
-		t.Errorf("%+v", s)
-	}
+	s = see(60, [3]any{"a", 60, 0}, [3]any{"b", 60, 0})
+	assert.True(t, s.Over() && s.Done == 3, "%+v", s)
 }
 
 // A digest that omits leaving instances, or that cannot be read, proves nothing.
@@ -129,9 +128,8 @@ func TestNoProof(t *testing.T) {
 		change(said.Loads[0])
 		p := drainproof.New(50, []instance.Key{x})
 		p.See(said, now, never)
-		if s := p.State(now); s.Done != 0 || len(s.Open) != 1 || !strings.Contains(s.Open[0], name) {
-			t.Errorf("%s: %+v", name, s)
-		}
+		s := p.State(now)
+		assert.True(t, s.Done == 0 && len(s.Open) == 1 && strings.Contains(s.Open[0], name), "%s: %+v", name, s)
 	}
 }
 
@@ -156,9 +154,8 @@ func TestApplied(t *testing.T) {
 	now := time.Now()
 	p := drainproof.New(50, nil)
 	p.See(saying([3]any{"a", 50, -1}, [3]any{"b", 40, 5}, [3]any{"c", 39, 0}), now, func(a, b int64, _ []instance.Role) bool { return a == 40 && b == 50 })
-	if s := p.State(now); s.Done != 2 || len(s.Open) != 1 || !strings.Contains(s.Open[0], "proxy c:8000") {
-		t.Errorf("%+v", s)
-	}
+	s := p.State(now)
+	assert.True(t, s.Done == 2 && len(s.Open) == 1 && strings.Contains(s.Open[0], "proxy c:8000"), "%+v", s)
 }
 
 // Proxies with the same reason are named together.
@@ -173,7 +170,6 @@ func TestSameReason(t *testing.T) {
 		"proxy b:8000 (b) has in flight: 3 on decode/x:1",
 		"proxies d:8000 (d), e:8000 (e), f:8000 (f), g:8000 (g) and 1 more: each publishes no load digest: it has just started, or runs with --load-digests=off",
 	}
-	if strings.Join(s.Open, "\n") != strings.Join(want, "\n") || s.Waiting != 8 || s.Over() {
-		t.Errorf("%d waiting:\n%s", s.Waiting, strings.Join(s.Open, "\n"))
-	}
+	assert.True(t, strings.Join(s.Open, "\n") == strings.Join(want, "\n") && s.Waiting == 8 && !s.Over(),
+		"%d waiting:\n%s", s.Waiting, strings.Join(s.Open, "\n"))
 }

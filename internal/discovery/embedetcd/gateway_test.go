@@ -46,9 +46,8 @@ func request(t testing.TB, s *embedetcd.Server, method, path, body string, chang
 	got, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	for _, h := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Headers"} {
-		if v := resp.Header.Get(h); v != "" && v != "https://nobody.invalid" {
-			t.Errorf("%s %s: %s is %q", method, path, h, v)
-		}
+		v := resp.Header.Get(h)
+		assert.False(t, v != "" && v != "https://nobody.invalid", "%s %s: %s is %q", method, path, h, v)
 	}
 	return resp.StatusCode, string(got)
 }
@@ -62,32 +61,25 @@ func TestGatewayRegistersANode(t *testing.T) {
 	cli := etcdtest.Client(t, s.Endpoint())
 	status, body := request(t, s, "POST", "/v3/lease/grant", `{"TTL":60}`, nil)
 	var grant struct{ ID, TTL string }
-	if err := json.Unmarshal([]byte(body), &grant); err != nil || status != 200 || grant.ID == "" || grant.TTL != "60" {
-		t.Fatalf("grant: %d %s", status, body)
-	}
+	err := json.Unmarshal([]byte(body), &grant)
+	require.True(t, err == nil && status == 200 && grant.ID != "" && grant.TTL == "60", "grant: %d %s", status, body)
 	key := "/pd/prefill/127.0.0.1:8100"
 	// curl -d sends no charset, others do.
 	for _, ct := range []string{"application/json", "application/json; charset=utf-8", "Application/JSON"} {
 		status, body = request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"","lease":"`+grant.ID+`"}`, func(r *http.Request) { r.Header.Set("Content-Type", ct) })
-		if status != 200 || !strings.Contains(body, "revision") {
-			t.Fatalf("put with %s: %d %s", ct, status, body)
-		}
+		require.True(t, status == 200 && strings.Contains(body, "revision"), "put with %s: %d %s", ct, status, body)
 	}
 	resp, err := cli.Get(t.Context(), key)
-	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 || len(resp.Kvs[0].Value) != 0 {
-		t.Fatalf("%+v, %v", resp, err)
-	}
-	if status, body = request(t, s, "POST", "/v3/lease/keepalive", `{"ID":"`+grant.ID+`"}`, nil); status != 200 || !strings.Contains(body, `"TTL":"60"`) {
-		t.Fatalf("keepalive: %d %s", status, body)
-	}
-	if status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"`+b64(key)+`"}`, nil); status != 200 || !strings.Contains(body, `"count":"1"`) {
-		t.Fatalf("range: %d %s", status, body)
-	}
+	require.True(t, err == nil && len(resp.Kvs) == 1 && resp.Kvs[0].Lease != 0 && len(resp.Kvs[0].Value) == 0,
+		"%+v, %v", resp, err)
+	status, body = request(t, s, "POST", "/v3/lease/keepalive", `{"ID":"`+grant.ID+`"}`, nil)
+	require.True(t, status == 200 && strings.Contains(body, `"TTL":"60"`), "keepalive: %d %s", status, body)
+	status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"`+b64(key)+`"}`, nil)
+	require.True(t, status == 200 && strings.Contains(body, `"count":"1"`), "range: %d %s", status, body)
 	status, body = request(t, s, "POST", "/v3/lease/revoke", `{"ID":"`+grant.ID+`"}`, nil)
 	require.Equal(t, status, 200, "revoke: %s", body)
-	if resp, err := cli.Get(t.Context(), key); err != nil || len(resp.Kvs) != 0 {
-		t.Fatalf("%+v, %v", resp, err)
-	}
+	resp, err = cli.Get(t.Context(), key)
+	require.True(t, err == nil && len(resp.Kvs) == 0, "%+v, %v", resp, err)
 	// The host names that curl is most often used with.
 	for _, host := range []string{"localhost", "localhost:2379", "LOCALHOST.", "127.0.0.1", "127.1.2.3:1", "[::1]:2379", "[::1]"} {
 		status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) { r.Host = host })
@@ -109,9 +101,8 @@ func TestGatewayWithUsers(t *testing.T) {
 	}
 	status, body := request(t, s, "POST", "/v3/auth/authenticate", `{"name":"node","password":"secret"}`, nil)
 	var login struct{ Token string }
-	if err := json.Unmarshal([]byte(body), &login); err != nil || status != 200 || login.Token == "" {
-		t.Fatalf("login: %d %s", status, body)
-	}
+	err := json.Unmarshal([]byte(body), &login)
+	require.True(t, err == nil && status == 200 && login.Token != "", "login: %d %s", status, body)
 	status, body = request(t, s, "POST", "/v3/kv/put", put, func(r *http.Request) { r.Header.Set("Authorization", login.Token) })
 	require.Equal(t, status, 200, "put: %s", body)
 }
@@ -138,9 +129,8 @@ func TestGatewayWatches(t *testing.T) {
 			Events  []struct{ Kv struct{ Value string } }
 		}
 	}
-	if err := dec.Decode(&msg); err != nil || !msg.Result.Created {
-		t.Fatalf("%+v, %v", msg, err)
-	}
+	err = dec.Decode(&msg)
+	require.True(t, err == nil && msg.Result.Created, "%+v, %v", msg, err)
 	members.Put(t, cli, "/k", "hello")
 	if err := dec.Decode(&msg); err != nil || len(msg.Result.Events) != 1 || msg.Result.Events[0].Kv.Value != b64("hello") {
 		t.Fatalf("%+v, %v", msg, err)
@@ -223,9 +213,8 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	// Invalid JSON and an oversized body are refused without side effects.
 	status, body = request(t, s, "POST", "/v3/kv/put", `{"key":`, nil)
 	assert.Equal(t, status, 400, "bad JSON: %s", body)
-	if status, _ := request(t, s, "POST", "/v3/kv/put", `{"key":"YQ==","value":"`+strings.Repeat("A", 5<<20)+`"}`, nil); status < 400 {
-		t.Errorf("a body of 5 MiB: %d", status)
-	}
+	status, _ = request(t, s, "POST", "/v3/kv/put", `{"key":"YQ==","value":"`+strings.Repeat("A", 5<<20)+`"}`, nil)
+	assert.True(t, status >= 400, "a body of 5 MiB: %d", status)
 	status, body = request(t, s, "POST", "/v3/kv/put", put, nil)
 	assert.Equal(t, status, 200, "after all that: %s", body)
 }
@@ -281,9 +270,8 @@ func TestGateway_AllowedCalls(t *testing.T) {
 		"/v3alpha/cluster/member/list": `{}`,
 	} {
 		status, answer := request(t, s, "POST", path, body, nil)
-		if status != 404 && status != 301 && status != 307 && status != 308 {
-			t.Errorf("%s: %d %s", path, status, answer)
-		}
+		assert.False(t, status != 404 && status != 301 && status != 307 && status != 308,
+			"%s: %d %s", path, status, answer)
 	}
 	for path, body := range map[string]string{
 		"/v3/kv/range": `{"key":"YQ=="}`, "/v3/kv/put": `{"key":"YQ=="}`, "/v3/kv/deleterange": `{"key":"YQ=="}`,
@@ -331,9 +319,7 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 		return nil
 	})
 	in, ok := w.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: "127.0.0.1:8201"})
-	if !ok || in.View != instance.Rejected || in.Reason == "" {
-		t.Fatalf("%+v", in)
-	}
+	require.True(t, ok && in.View == instance.Rejected && in.Reason != "", "%+v", in)
 }
 
 type answering struct{}

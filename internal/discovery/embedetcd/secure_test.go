@@ -60,15 +60,13 @@ func TestServesTLS(t *testing.T) {
 	good := &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("client")}}
 	cli := secureClient(t, s.Endpoint(), "", "", good)
 	watch := cli.Watch(ctx, "/pd/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	if resp := <-watch; !resp.Created {
-		t.Fatalf("%+v", resp)
-	}
+	resp := <-watch
+	require.True(t, resp.Created, "%+v", resp)
 	if _, err := cli.Put(ctx, "/pd/x", "v"); err != nil {
 		t.Fatal(err)
 	}
-	if resp := <-watch; len(resp.Events) != 1 {
-		t.Fatalf("%+v", resp)
-	}
+	resp = <-watch
+	require.True(t, len(resp.Events) == 1, "%+v", resp)
 
 	// A client without a certificate, a client without TLS and a client at etcd's internal port are refused.
 	for name, c := range map[string]*tls.Config{"without a certificate": {RootCAs: a.Pool()}, "without TLS": nil} {

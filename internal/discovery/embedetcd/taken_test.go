@@ -126,9 +126,7 @@ func wantTaken(t *testing.T, address string, says ...string) {
 	}
 	require.ErrorIs(t, err, embedetcd.ErrPortTaken, "error")
 	for _, w := range append(says, address) {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%q does not say %q", err, w)
-		}
+		assert.True(t, strings.Contains(err.Error(), w), "%q does not say %q", err, w)
 	}
 }
 
@@ -180,9 +178,8 @@ func TestDataDirLocked(t *testing.T) {
 	start(t, cfg)
 	other := cfg
 	other.ListenClient = testkit.FreePort(t)
-	if _, err := embedetcd.Start(t.Context(), other); !errors.Is(err, embedetcd.ErrLocked) || !strings.Contains(err.Error(), "--etcd-data-dir") {
-		t.Fatalf("%v", err)
-	}
+	_, err := embedetcd.Start(t.Context(), other)
+	require.True(t, errors.Is(err, embedetcd.ErrLocked) && strings.Contains(err.Error(), "--etcd-data-dir"), "%v", err)
 }
 
 func TestRefusesBadConfig(t *testing.T) {

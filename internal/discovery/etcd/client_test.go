@@ -57,9 +57,8 @@ func TestWatch_SendsNoReplies(t *testing.T) {
 	}
 	// The smallest relevant HTTP/2 frame has 13 bytes. The pings that
 	// detect a hung member continue, one every ten seconds.
-	if sent := link.Passed(testkit.ToServer) - before; sent >= 13*many/4 {
-		t.Errorf("%d bytes were sent for %d events", sent, many)
-	}
+	sent := link.Passed(testkit.ToServer) - before
+	assert.True(t, sent < 13*many/4, "%d bytes were sent for %d events", sent, many)
 }
 
 // A client with a user logs in, and logs in again once its token is invalid. A new
@@ -78,9 +77,8 @@ func TestUser(t *testing.T) {
 		t.Cleanup(stop)
 		select {
 		case resp, ok := <-cli.Watch(ctx, "/watched", clientv3.WithCreatedNotify()):
-			if !ok || resp.Err() != nil || !resp.Created {
-				t.Fatalf("watch %s the change: %v, %v", when, ok, resp.Err())
-			}
+			require.True(t, ok && resp.Err() == nil && resp.Created,
+				"watch %s the change: %v, %v", when, ok, resp.Err())
 		case <-time.After(members.Soon):
 			t.Fatalf("watch %s the change: no answer", when)
 		}
@@ -148,9 +146,8 @@ func TestUser_Unreachable(t *testing.T) {
 				}
 				return nil
 			})
-			if a, b := with.Load(), without.Load(); a > 3*b {
-				t.Errorf("%d dials with a user, %d without", a, b)
-			}
+			a, b := with.Load(), without.Load()
+			assert.True(t, a <= 3*b, "%d dials with a user, %d without", a, b)
 			logged := 0
 			for _, e := range lines.AllEntries() {
 				if e.Level <= logrus.ErrorLevel {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -36,9 +37,8 @@ func TestIdleConnection_NotPinged(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
-	if resp := <-events; resp.Err() != nil {
-		t.Fatal(resp.Err())
-	}
+	resp := <-events
+	require.True(t, resp.Err() == nil, resp.Err())
 	sent := func(i int) int64 { return links[i].Passed(testkit.ToServer) }
 	testkit.Eventually(t, members.Soon, func() error { // both connections are ready
 		if sent(0) < setupSize || sent(1) < setupSize {
@@ -57,7 +57,6 @@ func TestIdleConnection_NotPinged(t *testing.T) {
 		now := sent(used)
 		testkit.EventuallyTrue(t, time.Minute, func() bool { return sent(used) != now }, "no ping")
 	}
-	if n := sent(idle) - before; n >= pingSize {
-		t.Errorf("the idle connection has sent %d bytes", n)
-	}
+	n := sent(idle) - before
+	assert.True(t, n < pingSize, "the idle connection has sent %d bytes", n)
 }

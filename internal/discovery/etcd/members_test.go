@@ -151,9 +151,8 @@ func TestMembers_AnotherCluster(t *testing.T) {
 		m.Update(t.Context())
 	}
 	assert.EqualSlices(t, endpoints(), []string{configured}, "endpoints after the known cluster has ended")
-	if s, err := disk.ReadMembers(dir); err != nil || len(s.Members) > 0 || s.Cluster != clusterOf(t, configured) {
-		t.Errorf("saved: %+v, %v", s, err)
-	}
+	s, err := disk.ReadMembers(dir)
+	assert.True(t, err == nil && len(s.Members) == 0 && s.Cluster == clusterOf(t, configured), "saved: %+v, %v", s, err)
 }
 
 // An endpoint that does not answer may be another name of a member: it is not reported as removed.

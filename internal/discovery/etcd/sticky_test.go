@@ -103,12 +103,10 @@ func TestPatience(t *testing.T) {
 	}
 	assert.Equal(t, p.Limit(), LongestWait, "after silence")
 	p.Learn(700*time.Millisecond, true)
-	if got := p.Limit(); got <= 2*700*time.Millisecond || got > LongestWait {
-		t.Errorf("after a slow answer %s", got)
-	}
+	got := p.Limit()
+	assert.True(t, got > 2*700*time.Millisecond && got <= LongestWait, "after a slow answer %s", got)
 	p.Learn(time.Millisecond, true)
 	assert.Equal(t, p.Limit(), firstWait, "after a quick answer")
-	if got := p.LimitFor(10000); got <= 2*firstWait {
-		t.Errorf("for ten thousand entries %s", got)
-	}
+	got = p.LimitFor(10000)
+	assert.True(t, got > 2*firstWait, "for ten thousand entries %s", got)
 }

@@ -58,9 +58,8 @@ func TestRegistrarBoth(t *testing.T) {
 		}
 	}
 	require.NoError(t, r.Revoke(t.Context()))
-	if p, d := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress)); p != nil || d != nil {
-		t.Errorf("left behind: %+v, %+v", p, d)
-	}
+	p, d := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress))
+	assert.True(t, p == nil && d == nil, "left behind: %+v, %+v", p, d)
 }
 
 // If another owner holds one of the two keys, the agent writes neither.
@@ -90,20 +89,17 @@ func TestRegistrarBoth_AllOrNothing(t *testing.T) {
 			r := members.Register(t, cli, members.RegistrarOptions(t, inBoth(k.Address)))
 			r.Set(instance.Record{ID: "A"})
 			members.WaitPhase(t, r, c.want)
-			if s := r.Status(); !strings.HasPrefix(s.Err, string(c.role)+": ") {
-				t.Errorf("it does not say which: %q", s.Err)
-			}
+			s := r.Status()
+			assert.True(t, strings.HasPrefix(s.Err, string(c.role)+": "), "it does not say which: %q", s.Err)
 			other := instance.Key{Role: c.role.Other(), Address: k.Address}
-			if raw := members.RawKey(t, cli, other); raw != nil {
-				t.Errorf("half a registration: %+v", raw)
-			}
+			raw := members.RawKey(t, cli, other)
+			assert.True(t, raw == nil, "half a registration: %+v", raw)
 			assert.Equal(t, members.RawKey(t, cli, k).ModRevision, before.ModRevision,
 				"the key was touched, was %+v", before)
 			members.Del(t, cli, members.Layout(t).Instance(k))
 			members.WaitPhase(t, r, lease.Registered)
-			if p, d := members.RawKey(t, cli, k), members.RawKey(t, cli, other); p == nil || d == nil || p.ModRevision != d.ModRevision {
-				t.Errorf("registered as %+v and %+v", p, d)
-			}
+			p, d := members.RawKey(t, cli, k), members.RawKey(t, cli, other)
+			assert.True(t, p != nil && d != nil && p.ModRevision == d.ModRevision, "registered as %+v and %+v", p, d)
 		})
 	}
 }
@@ -123,9 +119,8 @@ func TestRegistrarBoth_OneRoleRemoved(t *testing.T) {
 		return r.Arrived() && s.Phase == lease.Registered && strings.Contains(s.Err, "prefill: removed by an operator")
 	})
 	p, d := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress))
-	if p != nil || d == nil || !strings.Contains(string(d.Value), `"down"`) {
-		t.Fatalf("prefill %+v, decode %+v", p, d)
-	}
+	require.True(t, p == nil && d != nil && strings.Contains(string(d.Value), `"down"`),
+		"prefill %+v, decode %+v", p, d)
 	_, err = store.Instances.Remove(t.Context(), members.Decode(bothAddress), "nor decodes")
 	require.NoError(t, err)
 	members.WaitPhase(t, r, lease.Overridden)
@@ -245,7 +240,5 @@ func TestBothOneKeyDeleted(t *testing.T) {
 		return nil
 	})
 	in, ok := f.w.Snapshot().Lookup(members.Decode(f.addresses[0]))
-	if !ok || !in.Usable() || in.View != "" {
-		t.Errorf("the other membership is %+v", in)
-	}
+	assert.True(t, ok && in.Usable() && in.View == "", "the other membership is %+v", in)
 }

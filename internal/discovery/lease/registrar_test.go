@@ -106,16 +106,14 @@ func TestRegistrarFollowsRemoval(t *testing.T) {
 			r.Set(instance.Record{ID: "A", Models: []string{"m"}})
 			members.WaitPhase(t, r, lease.Registered)
 			s := store.New(cli, l, "ann")
-			if existed, err := s.Instances.Remove(t.Context(), k, "new disks"); err != nil || !existed {
-				t.Fatalf("%v, %v", existed, err)
-			}
+			existed, err := s.Instances.Remove(t.Context(), k, "new disks")
+			require.True(t, err == nil && existed, "%v, %v", existed, err)
 			members.WaitPhase(t, r, lease.Overridden)
 			assert.Contains(t, r.Status().Err, "pdctl allow")
 			r.Set(instance.Record{ID: "A", State: instance.Down}) // whatever state it reports now
 			for _, one := range k.Each() {
-				if raw := members.RawKey(t, cli, one); raw != nil {
-					t.Fatalf("it came back: %+v", raw)
-				}
+				raw := members.RawKey(t, cli, one)
+				require.True(t, raw == nil, "it came back: %+v", raw)
 				for _, want := range []bool{true, false} { // the second call finds no removal
 					if removed, err := s.Instances.Allow(t.Context(), one, ""); err != nil || removed != want {
 						t.Fatalf("%v, %v", removed, err)
@@ -132,9 +130,8 @@ func TestRegistrarWaitsForFirstSet(t *testing.T) {
 	cli := etcdtest.Start(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
-	if s := r.Status(); s.Phase != lease.Idle || s.LeaseID != 0 {
-		t.Fatalf("%+v", s)
-	}
+	s := r.Status()
+	require.True(t, s.Phase == lease.Idle && s.LeaseID == 0, "%+v", s)
 	r.Set(instance.Record{ID: "A"})
 	r.Set(instance.Record{ID: "A", State: instance.Draining})
 	testkit.Eventually(t, members.Soon, func() error {
@@ -208,9 +205,8 @@ func TestRegistrarTwoAgents(t *testing.T) {
 		members.WaitPhase(t, second, lease.Registered)
 		first.Set(instance.Record{ID: "A", State: instance.Draining})
 		members.WaitPhase(t, first, lease.Conflict)
-		if raw := members.RawKey(t, cli, k); raw.Lease != second.Status().LeaseID || raw.Version != 2 {
-			t.Fatalf("%+v", raw)
-		}
+		raw := members.RawKey(t, cli, k)
+		require.True(t, raw.Lease == second.Status().LeaseID && raw.Version == 2, "%+v", raw)
 	}
 }
 
@@ -245,9 +241,8 @@ func TestRegistrarStartRace(t *testing.T) {
 			}
 			return nil
 		})
-		if raw := members.RawKey(t, cli, k); raw.Version != 1 {
-			t.Fatalf("written %d times: %+v", raw.Version, raw)
-		}
+		raw := members.RawKey(t, cli, k)
+		require.True(t, raw.Version == 1, "written %d times: %+v", raw.Version, raw)
 	}
 }
 
@@ -328,16 +323,13 @@ func TestRegistrarEnds(t *testing.T) {
 	r.Set(instance.Record{ID: "A"})
 	members.WaitPhase(t, r, lease.Registered)
 	stop()
-	if members.RawKey(t, cli, k) == nil {
-		t.Fatal("the key went with the context")
-	}
+	require.True(t, members.RawKey(t, cli, k) != nil, "the key went with the context")
 	// Revoke deletes the key, also after Run; a second call is harmless.
 	for range 2 {
 		require.NoError(t, r.Revoke(t.Context()))
 	}
-	if raw := members.RawKey(t, cli, k); raw != nil || r.Status().Phase != lease.Idle {
-		t.Fatalf("%+v %+v", raw, r.Status())
-	}
+	raw := members.RawKey(t, cli, k)
+	require.True(t, raw == nil && r.Status().Phase == lease.Idle, "%+v %+v", raw, r.Status())
 	// A revoked registrar does not register again.
 	r.Run(t.Context())
 	// Revoke before Run.

@@ -32,12 +32,10 @@ func TestInstanceReports(t *testing.T) {
 	out, left := lease.NewInstanceReports(instance.NewSnapshot(1, []*instance.Instance{verified(0, false), verified(1, true), dead}), opinion)
 	require.Len(t, out, 2, "left out")
 	require.Equal(t, left, 0, "left out")
-	if r := out[verified(1, true).String()]; r.View != "" || r.Version != "0.12.0" || strings.Join(r.Models, ",") != "org/model,lora" {
-		t.Errorf("%+v", r)
-	}
-	if r := out[dead.String()]; r.View != instance.Ejected || len(r.Reason) > 250 || len(r.Models) != 2 {
-		t.Errorf("%+v", r)
-	}
+	r := out[verified(1, true).String()]
+	assert.True(t, r.View == "" && r.Version == "0.12.0" && strings.Join(r.Models, ",") == "org/model,lora", "%+v", r)
+	r = out[dead.String()]
+	assert.True(t, r.View == instance.Ejected && len(r.Reason) <= 250 && len(r.Models) == 2, "%+v", r)
 	var many []*instance.Instance
 	for i := range 2000 {
 		many = append(many, verified(i, true))

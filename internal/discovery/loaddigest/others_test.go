@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The weight of a digest decreases with its age, down to 0.
@@ -18,14 +19,11 @@ func TestWeight(t *testing.T) {
 	last := 1.0
 	for age := time.Duration(0); age < time.Minute; age += 100 * time.Millisecond {
 		is := loaddigest.Weight(age)
-		if is > last || is < 0 {
-			t.Fatalf("%g at %s, after %g", is, age, last)
-		}
+		require.True(t, is <= last && is >= 0, "%g at %s, after %g", is, age, last)
 		last = is
 	}
-	if loaddigest.Weight(0) != 1 || loaddigest.Weight(2*loaddigest.Refresh) != 1 || last != 0 {
-		t.Error("a fresh digest must have weight 1, and an old one 0")
-	}
+	assert.True(t, loaddigest.Weight(0) == 1 && loaddigest.Weight(2*loaddigest.Refresh) == 1 && last == 0,
+		"a fresh digest must have weight 1, and an old one 0")
 	assert.Equal(t, loaddigest.Weight(13*time.Second), loaddigest.Weight(10*time.Second)/2, "three seconds later")
 }
 
@@ -74,14 +72,12 @@ func TestSeen(t *testing.T) {
 	t.Parallel()
 	own, a, b := &loaddigest.ProxyLoad{ID: "own"}, &loaddigest.ProxyLoad{ID: "a"}, &loaddigest.ProxyLoad{ID: "b", Ignored: "nonsense"}
 	var s loaddigest.Seen
-	if got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"); len(got) != 1 || got[0] != a {
-		t.Errorf("%v", got)
-	}
+	got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own")
+	assert.True(t, len(got) == 1 && got[0] == a, "%v", got)
 	assert.Len(t, s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"), 0, "again")
 	next := &loaddigest.ProxyLoad{ID: "a"}
-	if got := s.Update([]*loaddigest.ProxyLoad{own, next}, "own"); len(got) != 1 || got[0] != next {
-		t.Errorf("%v", got)
-	}
+	got = s.Update([]*loaddigest.ProxyLoad{own, next}, "own")
+	assert.True(t, len(got) == 1 && got[0] == next, "%v", got)
 }
 
 // The first schema.KeyRates numbers of a key lose weight as their digest grows old. They keep it if this

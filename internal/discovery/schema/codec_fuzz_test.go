@@ -67,12 +67,9 @@ func FuzzDecodeRecord(f *testing.F) {
 		require.NoError(t, err, "%q was read but cannot be written", value)
 		rec.FitModels()
 		again, bare, err := schema.DecodeRecord(k, out)
-		if err != nil || bare {
-			t.Fatalf("%q does not read again: %v", out, err)
-		}
-		if diff := cmp.Diff(rec, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatalf("%q, written as %q, is another record:\n%s", value, out, diff)
-		}
+		require.True(t, err == nil && !bare, "%q does not read again: %v", out, err)
+		diff := cmp.Diff(rec, again, cmpopts.EquateEmpty())
+		require.True(t, diff == "", "%q, written as %q, is another record:\n%s", value, out, diff)
 	})
 }
 
@@ -91,9 +88,8 @@ func asSaid(t *testing.T, value []byte, rec instance.Record) {
 		said.State = instance.Ready
 	}
 	said.Role, said.Address = rec.Role, rec.Address
-	if diff := cmp.Diff(said, rec); diff != "" {
-		t.Fatalf("%q is read as another record:\n%s", value, diff)
-	}
+	diff := cmp.Diff(said, rec)
+	require.True(t, diff == "", "%q is read as another record:\n%s", value, diff)
 }
 
 // FuzzDecodeIntent does the same for values that operators write: overrides and pending adds.

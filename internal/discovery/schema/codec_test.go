@@ -21,13 +21,10 @@ func TestDecodeRecordRejects(t *testing.T) {
 			t.Parallel()
 			rec, _, err := schema.DecodeRecord(members.Prefill("10.0.0.1:8100"), []byte(c.Value))
 			var rejected *schema.RejectedError
-			if !errors.As(err, &rejected) {
-				t.Fatalf("error %v of type %T, record %+v", err, err, rec)
-			}
+			require.True(t, errors.As(err, &rejected), "error %v of type %T, record %+v", err, err, rec)
 			assert.Contains(t, rejected.Reason, c.Reason)
-			if strings.ContainsAny(rejected.Reason, "\x1b\x00\n") || len(rejected.Reason) > 500 {
-				t.Errorf("reason is not fit to print: %q", rejected.Reason)
-			}
+			assert.True(t, !strings.ContainsAny(rejected.Reason, "\x1b\x00\n") && len(rejected.Reason) <= 500,
+				"reason is not fit to print: %q", rejected.Reason)
 		})
 	}
 }
@@ -94,9 +91,7 @@ func TestEncodeRecord(t *testing.T) {
 func TestDecodeOverride(t *testing.T) {
 	t.Parallel()
 	o, err := schema.DecodeOverride([]byte(`{"v":1,"state":"cordon","weight":3,"by":"x","more":1}`))
-	if err != nil || o.State != instance.Cordon || *o.Weight != 3 {
-		t.Fatalf("%+v, %v", o, err)
-	}
+	require.True(t, err == nil && o.State == instance.Cordon && *o.Weight == 3, "%+v, %v", o, err)
 	for _, bad := range []string{"", "drain", `{"state":"gone"}`, `{"weight":-1}`, `{"state":"drain","move_after":-1}`, `{"state":"drain","move_after":10000000000}`, `{"state":1}`, "\xff"} {
 		if _, err := schema.DecodeOverride([]byte(bad)); err == nil {
 			t.Errorf("%q was accepted", bad)
@@ -147,9 +142,8 @@ func TestEncodeRecord_FitsModels(t *testing.T) {
 		if !slices.Equal(got.Models, rec.Models[:len(got.Models)]) || got.ModelsTruncated != (len(got.Models) < all) || len(rec.Models) != all {
 			t.Errorf("%d models: %d are left, truncated %v", n, len(got.Models), got.ModelsTruncated)
 		}
-		if spare := instance.MaxRecordBytes - len(raw); got.ModelsTruncated && (spare < 0 || spare > 200) {
-			t.Errorf("%d models: %d bytes are left", n, spare)
-		}
+		spare := instance.MaxRecordBytes - len(raw)
+		assert.False(t, got.ModelsTruncated && (spare < 0 || spare > 200), "%d models: %d bytes are left", n, spare)
 	}
 	raw, err := schema.EncodeRecord(instance.Record{Models: []string{strings.Repeat("x", 20000)}})
 	if err != nil || strings.Contains(string(raw), "models\"") || !strings.Contains(string(raw), `"models_truncated":true`) {

@@ -26,9 +26,8 @@ func TestDigestText(t *testing.T) {
 	require.NoError(t, err)
 	want := `{"v":1,"applied":42,"load":{"decode/d:1":{"in_flight":2,"waiting_tokens":20,"held_tokens":200}},"at":"2001-09-09T01:46:40Z"}`
 	assert.Equal(t, string(raw), want)
-	if raw, err = json.Marshal(NewDigest(0, nil, time.Unix(1e9, 0).UTC())); err != nil || !strings.Contains(string(raw), `"load":{}`) {
-		t.Errorf("%s, %v", raw, err)
-	}
+	raw, err = json.Marshal(NewDigest(0, nil, time.Unix(1e9, 0).UTC()))
+	assert.True(t, err == nil && strings.Contains(string(raw), `"load":{}`), "%s, %v", raw, err)
 }
 
 // A digest fits whatever the number of loads. It has all leaving instances,
@@ -44,12 +43,9 @@ func TestDigestFits(t *testing.T) {
 		}
 		d := NewDigest(1<<62, entries, time.Now())
 		raw, err := json.Marshal(d)
-		if err != nil || len(raw) > maxDigest {
-			t.Fatalf("%d instances: %d bytes, %v", n, len(raw), err)
-		}
-		if len(d.Load)+d.LeftOut != n || n <= 500 && d.LeftOut != 0 {
-			t.Errorf("%d instances: %d in it, %d left out", n, len(d.Load), d.LeftOut)
-		}
+		require.True(t, err == nil && len(raw) <= maxDigest, "%d instances: %d bytes, %v", n, len(raw), err)
+		assert.True(t, len(d.Load)+d.LeftOut == n && (n > 500 || d.LeftOut == 0),
+			"%d instances: %d in it, %d left out", n, len(d.Load), d.LeftOut)
 		least, most := int64(maxCount), int64(0)
 		for _, e := range entries {
 			c, in := d.Load[e.Key.String()]
@@ -64,9 +60,8 @@ func TestDigestFits(t *testing.T) {
 				most = max(most, e.InFlight)
 			}
 		}
-		if most > least {
-			t.Errorf("%d instances: one with %d in flight is left out, one with %d is not", n, most, least)
-		}
+		assert.True(t, most <= least,
+			"%d instances: one with %d in flight is left out, one with %d is not", n, most, least)
 		if back, err := DecodeDigest(raw); err != nil || !back.Equal(&d) {
 			t.Errorf("%d instances: read back otherwise, %v", n, err)
 		}
@@ -87,9 +82,8 @@ func TestDigestRefused(t *testing.T) {
 			t.Errorf("%.60q: %+v, %v", text, d, err)
 		}
 	}
-	if d, err := DecodeDigest([]byte(`{"v":1,"more":[1],"load":{"decode/d:1":{"in_flight":3,"else":{}}}}`)); err != nil || d.Load["decode/d:1"].InFlight != 3 {
-		t.Errorf("unknown fields: %+v, %v", d, err)
-	}
+	d, err := DecodeDigest([]byte(`{"v":1,"more":[1],"load":{"decode/d:1":{"in_flight":3,"else":{}}}}`))
+	assert.True(t, err == nil && d.Load["decode/d:1"].InFlight == 3, "unknown fields: %+v, %v", d, err)
 }
 
 func FuzzDigest(f *testing.F) {
@@ -99,9 +93,7 @@ func FuzzDigest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		d, err := DecodeDigest([]byte(text))
 		if err != nil {
-			if d.Load != nil {
-				t.Fatalf("%q is refused and used: %+v", text, d)
-			}
+			require.True(t, d.Load == nil, "%q is refused and used: %+v", text, d)
 			return
 		}
 		for key, c := range d.Load {
@@ -152,13 +144,10 @@ func TestDigestQueue(t *testing.T) {
 	}
 	d := of(many...)
 	raw, err := json.Marshal(d)
-	if err != nil || len(raw) > 4<<10+256 || len(d.Queue) < 40 || len(d.Queue) > MaxQueue {
-		t.Errorf("%d entries in %d bytes, %v", len(d.Queue), len(raw), err)
-	}
+	assert.True(t, err == nil && len(raw) <= 4<<10+256 && len(d.Queue) >= 40 && len(d.Queue) <= MaxQueue,
+		"%d entries in %d bytes, %v", len(d.Queue), len(raw), err)
 	back, err := DecodeDigest(raw)
-	if err != nil || len(back.Queue) != len(d.Queue) || back.Queue[3] != many[3] {
-		t.Errorf("%+v, %v", back, err)
-	}
+	assert.True(t, err == nil && len(back.Queue) == len(d.Queue) && back.Queue[3] == many[3], "%+v, %v", back, err)
 	assert.Len(t, of(QueueEntry{Model: strings.Repeat("m", 5000), Backlog: 1}).Queue, 0, "an entry of 5000 bytes fits")
 	waits := QueueEntry{Model: "m", Key: "a", Backlog: 10_000}
 	for _, tc := range []struct {

@@ -79,9 +79,8 @@ func TestDocuments(t *testing.T) {
 	log, err = s.Reader.AuditLog(t.Context(), 8)
 	require.NoError(t, err)
 	for i, e := range log[:7] {
-		if before, after := e.Changes[0].Before, log[i+1].Changes[0].After; e.What != "set" || *before != *after {
-			t.Errorf("%s of %s follows %s", e.What, *before, *after)
-		}
+		before, after := e.Changes[0].Before, log[i+1].Changes[0].After
+		assert.True(t, e.What == "set" && *before == *after, "%s of %s follows %s", e.What, *before, *after)
 	}
 
 	for _, bad := range []string{"", "[]", "{", "{}{}"} {
@@ -96,16 +95,14 @@ func TestDocuments(t *testing.T) {
 	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour})
 	require.NoError(t, err)
 	ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits}))
-	if left := ends[instance.Key{Role: schema.Limits, Address: "b"}].Sub(before); err != nil || len(ends) != 1 || left < time.Minute || left > 2*time.Hour {
-		t.Errorf("%v, %v", ends, err)
-	}
+	left := ends[instance.Key{Role: schema.Limits, Address: "b"}].Sub(before)
+	assert.True(t, err == nil && len(ends) == 1 && left >= time.Minute && left <= 2*time.Hour, "%v, %v", ends, err)
 	// Writing the same value without a time limit removes the limit.
 	if revision, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{}); err != nil || revision == 0 {
 		t.Error(revision, err)
 	}
-	if ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits})); err != nil || len(ends) != 0 {
-		t.Errorf("%v, %v", ends, err)
-	}
+	ends, err = s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits}))
+	assert.True(t, err == nil && len(ends) == 0, "%v, %v", ends, err)
 }
 
 // Reads of leases have a deadline, even if the caller's context has none.

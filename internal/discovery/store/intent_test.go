@@ -46,9 +46,8 @@ func TestIntend(t *testing.T) {
 		return done
 	}
 
-	if done := intend(instance.Drain, store.IntentOptions{}); done.Known || done.Changed {
-		t.Errorf("of an unknown one: %+v", done)
-	}
+	done := intend(instance.Drain, store.IntentOptions{})
+	assert.True(t, !done.Known && !done.Changed, "of an unknown one: %+v", done)
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	first := intend(instance.Drain, store.IntentOptions{Reason: "disks"})
 	if o, raw := override(); !first.Changed || first.Revision != raw.ModRevision || o.State != instance.Drain || o.Reason != "disks" || o.By != "ann" {
@@ -60,9 +59,8 @@ func TestIntend(t *testing.T) {
 	_, err := s.Intents.Lift(t.Context(), k, instance.Cordon, "")
 	assert.ErrorIs(t, err, store.ErrIntent, "uncordon of a drained one")
 	// The last intent counts. An intent with a time limit has a lease.
-	if done := intend(instance.Cordon, store.IntentOptions{For: time.Minute}); !done.Changed || done.Was != instance.Drain {
-		t.Errorf("%+v", done)
-	}
+	done = intend(instance.Cordon, store.IntentOptions{For: time.Minute})
+	assert.True(t, done.Changed && done.Was == instance.Drain, "%+v", done)
 	if o, raw := override(); o.State != instance.Cordon || raw.GrantedTTL != time.Minute {
 		t.Errorf("%+v with a lease of %s", o, raw.GrantedTTL)
 	}
@@ -79,9 +77,8 @@ func TestIntend(t *testing.T) {
 	assert.ErrorIs(t, err, store.ErrIntent, "a time beside a weight")
 	_, err = s.Intents.Lift(t.Context(), k, instance.Cordon, "")
 	assert.NoError(t, err)
-	if o, _ := override(); o.State != "" || o.Weight == nil || *o.Weight != weight {
-		t.Errorf("the weight is lost: %+v", o)
-	}
+	o, _ := override()
+	assert.True(t, o.State == "" && o.Weight != nil && *o.Weight == weight, "the weight is lost: %+v", o)
 	_, err = s.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{})
 	assert.NoError(t, err)
 	_, raw = override()
@@ -123,9 +120,8 @@ func TestAllow_Weight(t *testing.T) {
 	require.NoError(t, err)
 	raw, err := at("").Reader.Get(t.Context(), k)
 	require.NoError(t, err)
-	if want := `{"v":1,"weight":30,"reason":"mended","by":"cid"}`; len(raw) != 1 || string(raw[0].Value) != want {
-		t.Errorf("%+v, want %s", raw, want)
-	}
+	want := `{"v":1,"weight":30,"reason":"mended","by":"cid"}`
+	assert.True(t, len(raw) == 1 && string(raw[0].Value) == want, "%+v, want %s", raw, want)
 }
 
 // overtaken is a KV in which another operator writes between the
@@ -238,17 +234,14 @@ func TestAudit_Bounded(t *testing.T) {
 		require.NoError(t, err)
 	}
 	log, err := s.Reader.AuditLog(t.Context(), 0)
-	if err != nil || len(log) > 21 || len(log) == 0 || *log[0].Weight != 49 {
-		t.Errorf("%d entries, the newest %+v, %v", len(log), log, err)
-	}
+	assert.True(t, err == nil && len(log) <= 21 && len(log) != 0 && *log[0].Weight == 49,
+		"%d entries, the newest %+v, %v", len(log), log, err)
 	leases, err := cli.Leases(t.Context())
 	if err != nil || len(leases.Leases) > 2 { // two around midnight
 		t.Fatalf("%d leases, %v", len(leases.Leases), err)
 	}
 	for _, lease := range leases.Leases {
 		resp, err := cli.TimeToLive(t.Context(), lease.ID, clientv3.WithAttachedKeys())
-		if err != nil || resp.TTL < 30*24*3600-60 {
-			t.Errorf("%+v, %v", resp, err)
-		}
+		assert.True(t, err == nil && resp.TTL >= 30*24*3600-60, "%+v, %v", resp, err)
 	}
 }

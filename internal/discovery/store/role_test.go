@@ -78,9 +78,8 @@ func TestSetRole(t *testing.T) {
 		if done, err := r.set(at, role, o); !errors.Is(err, store.ErrIntent) || !strings.Contains(err.Error(), says) || done.Changed {
 			t.Fatalf("%s of %d: %+v, %v", role, at, done, err)
 		}
-		if got := r.roles(); got != was {
-			t.Fatalf("a refused change made %q of %q", got, was)
-		}
+		got := r.roles()
+		require.True(t, got == was, "a refused change made %q of %q", got, was)
 	}
 	step(0, instance.Decode, store.IntentOptions{Reason: "night"}, "d pd pd")
 	snap, err := r.st.Reader.Snapshot(t.Context())
@@ -89,9 +88,8 @@ func TestSetRole(t *testing.T) {
 	if in.Status() != "decode-only" || in.Intent != instance.Drain || in.Reason != "role decode by ann: night" {
 		t.Errorf("shown as %s, %s: %s", in.Status(), in.Intent, in.Reason)
 	}
-	if done := step(0, instance.Decode, store.IntentOptions{}, "d pd pd"); done.Changed {
-		t.Errorf("again: %+v", done)
-	}
+	done := step(0, instance.Decode, store.IntentOptions{}, "d pd pd")
+	assert.False(t, done.Changed, "again: %+v", done)
 	step(0, instance.Prefill, store.IntentOptions{}, "p pd pd") // one transaction, both keys
 	step(0, instance.Both, store.IntentOptions{}, "pd pd pd")
 	step(0, instance.Decode, store.IntentOptions{}, "d pd pd")
@@ -251,9 +249,8 @@ func TestRoleMoves_OtherChanges(t *testing.T) {
 	f := read()
 	_, err = r.set(0, instance.Both, store.IntentOptions{})
 	require.NoError(t, err)
-	if err := write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil}); !errors.Is(err, store.ErrConflict) || !errors.Is(err, store.ErrMoved) {
-		t.Errorf("%v", err)
-	}
+	err = write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil})
+	assert.True(t, errors.Is(err, store.ErrConflict) && errors.Is(err, store.ErrMoved), "%v", err)
 	assert.Equal(t, r.roles(), "pd d pd")
 }
 
@@ -304,16 +301,14 @@ func TestSetRole_Concurrent(t *testing.T) {
 				if round%2 == 0 {
 					role = instance.Decode // of all three
 				}
-				if _, err := r.set(at, role, store.IntentOptions{}); err != nil && !errors.Is(err, store.ErrIntent) && !errors.Is(err, store.ErrBusy) {
-					t.Error(err)
-				}
+				_, err := r.set(at, role, store.IntentOptions{})
+				assert.False(t, err != nil && !errors.Is(err, store.ErrIntent) && !errors.Is(err, store.ErrBusy), err)
 			})
 		}
 		wg.Wait()
 		got := r.roles()
-		if !strings.Contains(got, "p") || !strings.Contains(got, "d") || len(strings.Fields(got)) != 3 {
-			t.Fatalf("round %d: %q", round, got)
-		}
+		require.True(t, strings.Contains(got, "p") && strings.Contains(got, "d") && len(strings.Fields(got)) == 3,
+			"round %d: %q", round, got)
 	}
 }
 
@@ -335,12 +330,10 @@ func TestSetRoleAutomatic(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if done[0].Changed == done[1].Changed || !errors.Is(errors.Join(errs[0], errs[1]), store.ErrMoved) {
-		t.Fatalf("%+v, %v", done, errs)
-	}
-	if since, err = r.st.Intents.LastMove(t.Context()); err != nil || since != max(done[0].Revision, done[1].Revision) {
-		t.Errorf("last move at %d: %v", since, err)
-	}
+	require.True(t, done[0].Changed != done[1].Changed && errors.Is(errors.Join(errs[0], errs[1]), store.ErrMoved),
+		"%+v, %v", done, errs)
+	since, err = r.st.Intents.LastMove(t.Context())
+	assert.True(t, err == nil && since == max(done[0].Revision, done[1].Revision), "last move at %d: %v", since, err)
 	_, err = r.set(2, instance.Decode, store.IntentOptions{})
 	require.NoError(t, err)
 	since, err = r.st.Intents.LastMove(t.Context())

@@ -33,9 +33,8 @@ func TestStoreAddAndRemove(t *testing.T) {
 	if existed, err := s.Instances.Remove(t.Context(), k, ""); err != nil || existed {
 		t.Fatal(existed, err)
 	}
-	if resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix()); err != nil || len(resp.Kvs) != 0 {
-		t.Fatalf("the removal of an unknown instance wrote %v, %v", resp.Kvs, err)
-	}
+	resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix())
+	require.True(t, err == nil && len(resp.Kvs) == 0, "the removal of an unknown instance wrote %v, %v", resp.Kvs, err)
 	rec := instance.Record{Models: []string{"m"}}
 	for _, want := range []store.AddOutcome{store.Added, store.AlreadyThere} {
 		if got, err := s.Instances.Add(t.Context(), k, rec, "first"); err != nil || got != want {
@@ -45,9 +44,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 	snap, err := s.Reader.Snapshot(t.Context())
 	require.NoError(t, err)
 	in, ok := snap.Lookup(k)
-	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Version != 1 {
-		t.Fatalf("%+v", in)
-	}
+	require.True(t, ok && in.Usable() && in.Static() && in.Record.Source == "admin" && in.Version == 1, "%+v", in)
 	if existed, err := s.Instances.Remove(t.Context(), k, "broken"); err != nil || !existed {
 		t.Fatal(existed, err)
 	}
@@ -61,9 +58,8 @@ func TestStoreAddAndRemove(t *testing.T) {
 	if got, err := s.Instances.Add(t.Context(), k, rec, "again"); err != nil || got != store.Added {
 		t.Fatal(got, err)
 	}
-	if raw, err = s.Reader.Get(t.Context(), k); err != nil || len(raw) != 1 || raw[0].Key != l.Instance(k) {
-		t.Fatalf("%+v, %v", raw, err)
-	}
+	raw, err = s.Reader.Get(t.Context(), k)
+	require.True(t, err == nil && len(raw) == 1 && raw[0].Key == l.Instance(k), "%+v, %v", raw, err)
 	log, err := s.Reader.AuditLog(t.Context(), 0)
 	require.NoError(t, err)
 	var got []string
@@ -91,9 +87,7 @@ func TestStore_KeepsLeasedRecords(t *testing.T) {
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed","weight":3}`)
 	members.Put(t, cli, l.Pending(k), ``)
 	before := members.RawKey(t, cli, k)
-	if before.TTL <= 0 || before.GrantedTTL != 100*time.Second {
-		t.Errorf("%+v", before)
-	}
+	assert.True(t, before.TTL > 0 && before.GrantedTTL == 100*time.Second, "%+v", before)
 	if got, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); err != nil || got != store.AlreadyThere {
 		t.Fatal(got, err)
 	}
@@ -180,9 +174,8 @@ func TestStoreSyncFlags(t *testing.T) {
 		snap, err := s.Reader.Snapshot(t.Context())
 		require.NoError(t, err)
 		for _, in := range snap.All() {
-			if in.Record.Source == "flags" && in.Static() && in.Version > 2 {
-				t.Errorf("%s was written %d times", in.Key, in.Version)
-			}
+			assert.False(t, in.Record.Source == "flags" && in.Static() && in.Version > 2,
+				"%s was written %d times", in.Key, in.Version)
 		}
 		assert.Len(t, snap.All(), len(keys)+1, "instances")
 		for _, k := range keys {
@@ -194,9 +187,7 @@ func TestStoreSyncFlags(t *testing.T) {
 	sync(map[instance.Key]instance.Record{a: {}, b: {}, removed: {}}, nil, a, b, admin, agent)
 	snap := sync(map[instance.Key]instance.Record{a: {Connector: "nixl"}, admin: {}}, []instance.Key{b}, a, admin, agent)
 	in, _ := snap.Lookup(a)
-	if in.Record.Connector != "nixl" || in.Record.Source != "flags" || in.Version != 2 {
-		t.Errorf("%+v", in)
-	}
+	assert.True(t, in.Record.Connector == "nixl" && in.Record.Source == "flags" && in.Version == 2, "%+v", in)
 	in, _ = snap.Lookup(admin)
 	assert.Equal(t, in.Record.Source, "admin", in)
 	sync(nil, []instance.Key{a}, admin, agent)
@@ -220,9 +211,7 @@ func TestStoreConcurrentWriters(t *testing.T) {
 				} else {
 					_, err = s.Instances.Remove(context.Background(), k, "")
 				}
-				if err != nil && !errors.Is(err, store.ErrBusy) {
-					t.Error(err)
-				}
+				assert.False(t, err != nil && !errors.Is(err, store.ErrBusy), err)
 			}
 		})
 	}
@@ -271,9 +260,8 @@ func TestErrors_SuggestFix(t *testing.T) {
 	}
 	link.Freeze()
 	_, err = etcd.Ping(ctx, cli, l)
-	if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), "does not answer as etcd") {
-		t.Errorf("frozen: %v", err)
-	}
+	assert.True(t, errors.Is(err, etcd.ErrUnreachable) && strings.Contains(err.Error(), "does not answer as etcd"),
+		"frozen: %v", err)
 	if _, err := store.New(cli, l, "x").Reader.Snapshot(ctx); !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), link.Address()) {
 		t.Errorf("list: %v", err)
 	}
@@ -312,8 +300,7 @@ func TestStoreKeys(t *testing.T) {
 	resp, err := cli.Get(t.Context(), l.Root(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(t, err)
 	for _, kv := range resp.Kvs {
-		if key := string(kv.Key); key != l.Schema() && !strings.HasPrefix(key, l.Audit("")) {
-			t.Errorf("left: %q", key)
-		}
+		key := string(kv.Key)
+		assert.False(t, key != l.Schema() && !strings.HasPrefix(key, l.Audit("")), "left: %q", key)
 	}
 }

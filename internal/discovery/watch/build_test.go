@@ -114,9 +114,8 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 		{"kv_both", both(`{"models":["m"],"kv_role":"kv_both"}`, 7), false},
 	} {
 		for _, in := range watch.Build(l, c.kvs, 9, verify.Facts{}).All() {
-			if !in.Usable() || (in.Reason != "") != c.warns {
-				t.Errorf("%s: %s usable %t, reason %q", c.name, in.Key, in.Usable(), in.Reason)
-			}
+			assert.True(t, in.Usable() && (in.Reason != "") == c.warns,
+				"%s: %s usable %t, reason %q", c.name, in.Key, in.Usable(), in.Reason)
 		}
 	}
 }

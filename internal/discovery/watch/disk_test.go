@@ -105,9 +105,8 @@ func TestStartFromDisk(t *testing.T) {
 	members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
 	in, ok := w.Snapshot().Lookup(r.x)
 	require.False(t, ok, "a removed instance is back: %+v", in)
-	if s := w.Status(); !s.Loaded || s.Lists != 0 || s.State == watch.Live {
-		t.Fatalf("status: %+v", s)
-	}
+	s := w.Status()
+	require.True(t, s.Loaded && s.Lists == 0 && s.State != watch.Live, "status: %+v", s)
 	members.NeverWithout(t, w, r.static)
 	members.NeverWithout(t, w, r.held)
 	// Etcd returns with its data: the membership is as before.
@@ -118,9 +117,8 @@ func TestStartFromDisk(t *testing.T) {
 		assert.Equal(t, in.View, "")
 		assert.Equal(t, in.Reason, "")
 	}
-	if s := w.Status(); s.Epochs != 0 || s.Orphans != 0 || len(s.Kept) != 0 {
-		t.Fatalf("status: %+v", s)
-	}
+	s = w.Status()
+	require.True(t, s.Epochs == 0 && s.Orphans == 0 && len(s.Kept) == 0, "status: %+v", s)
 }
 
 // An instance that was deleted while the proxy did not run is not restored.
@@ -187,9 +185,8 @@ func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
 	members.Del(t, cli, r.l.Override(r.static))
 	w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 0 {
-		t.Fatalf("status: %+v", s)
-	}
+	s := w.Status()
+	require.True(t, s.Epochs == 0 && len(s.Kept) == 0, "status: %+v", s)
 	members.WaitFor(t, w, r.static, members.Usable)
 	members.WaitFor(t, w, r.x, intent(instance.Removed))
 }
@@ -252,9 +249,7 @@ func TestSnapshot_UnusableIgnored(t *testing.T) {
 		for _, e := range hook.AllEntries() {
 			if e.Level == logrus.WarnLevel && strings.Contains(e.Message, "on disk") {
 				lines++
-				if !strings.Contains(e.Message, c.why) {
-					t.Errorf("%s: %s", c.name, e.Message)
-				}
+				assert.True(t, strings.Contains(e.Message, c.why), "%s: %s", c.name, e.Message)
 			}
 		}
 		assert.Equal(t, lines, 1)
@@ -293,7 +288,6 @@ func TestSave_AtExitAfterFailure(t *testing.T) {
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Unsaved != "" })
 	require.NoError(t, os.Remove(o.StateDir))
 	stop()
-	if saved, err := os.ReadFile(filepath.Join(o.StateDir, "snapshot.json")); err != nil || !bytes.Contains(saved, []byte("10.0.0.1:8100")) {
-		t.Errorf("%s, %v", saved, err)
-	}
+	saved, err := os.ReadFile(filepath.Join(o.StateDir, "snapshot.json"))
+	assert.True(t, err == nil && bytes.Contains(saved, []byte("10.0.0.1:8100")), "%s, %v", saved, err)
 }

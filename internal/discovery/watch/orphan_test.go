@@ -93,9 +93,7 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 	// The same incarnation registers under another lease.
 	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
 	in := members.WaitFor(t, r.w, k, atRevision(rev))
-	if in.View != "" || in.Reason != "" || !in.Usable() {
-		t.Fatalf("%+v", in)
-	}
+	require.True(t, in.View == "" && in.Reason == "" && in.Usable(), "%+v", in)
 	stop()
 	// A new incarnation ends the orphan state, too.
 	k = r.keys[1]
@@ -174,9 +172,8 @@ func TestDeliberateDelete_NotOrphan(t *testing.T) {
 	// is kept: the write counts, not the last published state.
 	k := r.keys[4]
 	members.Put(t, r.cli, r.l.Instance(k), `{"id":"A","models":["m"],"weight":7}`, clientv3.WithLease(r.ids[k]))
-	if in := members.WaitFor(t, r.w, k, members.Usable); in == nil {
-		t.Fatal("not found")
-	}
+	in := members.WaitFor(t, r.w, k, members.Usable)
+	require.True(t, in != nil, "not found")
 }
 
 // Several keys share one lease, as for an agent with several ranks. If the lease ends, all are orphans,
@@ -309,9 +306,8 @@ func TestOrphanEndsRole(t *testing.T) {
 	assert.NoError(t, only(in), "of two orphans: %+v", in)
 	leased(t, r.cli, r.l, decode)
 	members.WaitFor(t, r.w, decode, members.HasView(""))
-	if in := members.WaitFor(t, r.w, decode, members.Usable); !strings.Contains(in.Reason, "role prefill has no effect: registered as decode only") {
-		t.Errorf("%+v", in)
-	}
+	in = members.WaitFor(t, r.w, decode, members.Usable)
+	assert.True(t, strings.Contains(in.Reason, "role prefill has no effect: registered as decode only"), "%+v", in)
 }
 
 // While etcd is unavailable, an orphan that fails is not picked, but not dropped either.

@@ -72,9 +72,7 @@ func TestPromotion_OnlyOneWins(t *testing.T) {
 	}
 	assert.Len(t, promoted, rounds, "promotions in the audit log")
 	for address, n := range promoted {
-		if n != 1 {
-			t.Errorf("%s was promoted %d times", address, n)
-		}
+		assert.True(t, n == 1, "%s was promoted %d times", address, n)
 	}
 	// The counters agree once all watchers have finished.
 	testkit.Eventually(t, members.Soon, func() error {
@@ -133,9 +131,8 @@ func TestPendingAdd_NotPromotable(t *testing.T) {
 	reason(k, "refused")
 	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 600)))
 	testkit.EventuallyEqual(t, members.Soon, func() int { return len(pendings(w.Snapshot())) }, 0)
-	if in := members.WaitFor(t, w, k, members.Usable); in.Static() || in.Version != 1 {
-		t.Fatalf("%+v", in)
-	}
+	in := members.WaitFor(t, w, k, members.Usable)
+	require.True(t, !in.Static() && in.Version == 1, "%+v", in)
 
 	// An invalid value, and a time limit.
 	members.Put(t, cli, l.Pending(members.Prefill("127.0.0.1:8103")), `{"record":{"weight":-1}}`)
@@ -179,9 +176,8 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 			t.Fatal(existed, err)
 		}
 		wg.Wait()
-		if raw := members.RawKey(t, cli, k); raw != nil {
-			t.Fatalf("removed, and there: %+v", raw)
-		}
+		raw := members.RawKey(t, cli, k)
+		require.True(t, raw == nil, "removed, and there: %+v", raw)
 	}
 }
 
@@ -208,20 +204,16 @@ func TestPromotion_EarlierChangeWins(t *testing.T) {
 	k := members.Prefill("127.0.0.1:1")
 	p := add(k)
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed"}`)
-	if won, err := store.Watch.Promote(t.Context(), p, rec); won || err != nil {
-		t.Fatalf("promoted against a removal: %t, %v", won, err)
-	}
+	won, err := store.Watch.Promote(t.Context(), p, rec)
+	require.True(t, !won && err == nil, "promoted against a removal: %t, %v", won, err)
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain"}`)
 	members.Put(t, cli, l.Pending(k), " ")
-	if won, err := store.Watch.Promote(t.Context(), p, rec); won || err != nil {
-		t.Fatalf("promoted another pending add: %t, %v", won, err)
-	}
-	if won, err := store.Watch.Promote(t.Context(), add(k), rec); !won || err != nil {
-		t.Fatalf("a drained one may be added: %t, %v", won, err)
-	}
-	if won, err := store.Watch.Promote(t.Context(), add(k), rec); won || err != nil {
-		t.Fatalf("promoted over a record: %t, %v", won, err)
-	}
+	won, err = store.Watch.Promote(t.Context(), p, rec)
+	require.True(t, !won && err == nil, "promoted another pending add: %t, %v", won, err)
+	won, err = store.Watch.Promote(t.Context(), add(k), rec)
+	require.True(t, won && err == nil, "a drained one may be added: %t, %v", won, err)
+	won, err = store.Watch.Promote(t.Context(), add(k), rec)
+	require.True(t, !won && err == nil, "promoted over a record: %t, %v", won, err)
 	for i, c := range []struct {
 		name string
 		do   func(k instance.Key) clientv3.Op

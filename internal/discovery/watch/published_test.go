@@ -205,9 +205,8 @@ func (s *simulated) check(t *testing.T) {
 		{"prefill", got.Usable(instance.Prefill), want.Usable(instance.Prefill)},
 		{"decode", got.Usable(instance.Decode), want.Usable(instance.Decode)},
 	} {
-		if a, b := values(c.got), values(c.want); !reflect.DeepEqual(a, b) {
-			t.Fatalf("%s at revision %d:\n%+v\nfrom scratch:\n%+v", c.what, s.rev, a, b)
-		}
+		a, b := values(c.got), values(c.want)
+		require.True(t, reflect.DeepEqual(a, b), "%s at revision %d:\n%+v\nfrom scratch:\n%+v", c.what, s.rev, a, b)
 	}
 	require.Equal(t, got.Revision, want.Revision)
 	require.Equal(t, s.w.Status().Applied, s.table.applied)
@@ -242,14 +241,11 @@ func (s *simulated) check(t *testing.T) {
 	require.True(t, maps.Equal(running, wanted))
 	require.Equal(t, s.ask.livenessProbes.Load(), signs)
 	for k := range s.facts.Instances {
-		if s.table.find(schema.KindInstance, k) == nil {
-			t.Fatalf("the answer of %s is kept although it was removed", k)
-		}
+		require.True(t, s.table.find(schema.KindInstance, k) != nil,
+			"the answer of %s is kept although it was removed", k)
 	}
 	for k := range s.facts.Pending {
-		if s.table.find(schema.KindPending, k) == nil {
-			t.Fatalf("the wait of %s is kept although it was removed", k)
-		}
+		require.True(t, s.table.find(schema.KindPending, k) != nil, "the wait of %s is kept although it was removed", k)
 	}
 	s.seen = append(s.seen, frozenView{got, values(got.All())})
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -86,9 +87,8 @@ func TestAddWhileDown_LiftsKeptRemoval(t *testing.T) {
 	w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitFor(t, w, r.x, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 4 {
-		t.Errorf("epochs %d, kept %v", s.Epochs, s.Kept)
-	}
+	s := w.Status()
+	assert.True(t, s.Epochs == 0 && len(s.Kept) == 4, "epochs %d, kept %v", s.Epochs, s.Kept)
 }
 
 // A pending add works also for an instance that is kept although the new store does not have it.

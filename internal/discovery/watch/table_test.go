@@ -57,9 +57,8 @@ func TestTableIsIdempotent(t *testing.T) {
 	assert.Equal(t, tb.applied, 13)
 	// A list of an older store resets the applied revision.
 	tb.load([]*mvccpb.KeyValue{testKV(a, 2, 2)}, 3)
-	if tb.revision != 3 || tb.applied != 2 || len(tb.entries) != 1 {
-		t.Errorf("revision %d, applied %d", tb.revision, tb.applied)
-	}
+	assert.True(t, tb.revision == 3 && tb.applied == 2 && len(tb.entries) == 1,
+		"revision %d, applied %d", tb.revision, tb.applied)
 }
 
 // Single changes yield the same views as a list of the result, and unchanged views are shared.

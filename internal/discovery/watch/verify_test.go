@@ -29,9 +29,7 @@ func TestBareRegistration_Verified(t *testing.T) {
 		}
 		members.Put(t, cli, l.Instance(k), value)
 		in := members.WaitFor(t, w, k, members.HasView(instance.Unverified))
-		if in.Usable() || in.Reason == "" {
-			t.Errorf("%q: %+v", value, in)
-		}
+		assert.True(t, !in.Usable() && in.Reason != "", "%q: %+v", value, in)
 		members.WaitFor(t, w, k, func(in *instance.Instance) error { // the error of the probe
 			if !strings.Contains(in.Reason, "connection refused") {
 				return fmt.Errorf("reason is %q", in.Reason)
@@ -50,9 +48,8 @@ func TestBareRegistration_Verified(t *testing.T) {
 	k := members.Prefill("127.0.0.1:9000")
 	members.Put(t, cli, l.Instance(k), "")
 	testkit.Until(t, members.Soon, func() int { return prober.Count(k.Address) }, func(c int) bool { return c >= 5 })
-	if again := prober.Count("127.0.0.1:8100"); again != n {
-		t.Errorf("a verified instance was asked %d times more", again-n)
-	}
+	again := prober.Count("127.0.0.1:8100")
+	assert.True(t, again == n, "a verified instance was asked %d times more", again-n)
 }
 
 // Facts are valid for one incarnation of the engine only.
@@ -70,9 +67,8 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 	if in := members.WaitFor(t, w, k, atRevision(rev)); !in.Usable() {
 		t.Fatalf("%+v", in)
 	}
-	if again := prober.Count(k.Address); again != n {
-		t.Errorf("asked %d times more", again-n)
-	}
+	again := prober.Count(k.Address)
+	assert.True(t, again == n, "asked %d times more", again-n)
 	prober.Answer(k.Address, "two")
 	members.Put(t, cli, l.Instance(k), `{"id":"B"}`)
 	in := members.WaitFor(t, w, k, func(in *instance.Instance) error {
@@ -169,9 +165,7 @@ func TestProbesAreBounded(t *testing.T) {
 	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Snapshot().Usable(instance.Prefill)) }, n)
 	prober.Mu.Lock()
 	defer prober.Mu.Unlock()
-	if prober.Most > 64 {
-		t.Errorf("%d probes at one time", prober.Most)
-	}
+	assert.True(t, prober.Most <= 64, "%d probes at one time", prober.Most)
 }
 
 func TestCheckRefusesRecords(t *testing.T) {
@@ -193,9 +187,8 @@ func TestCheckRefusesRecords(t *testing.T) {
 	}
 	members.Put(t, cli, l.Instance(k), `{"models":["m"],"connector":"nixl"}`)
 	members.WaitFor(t, w, k, members.Usable)
-	if n := prober.Count(k.Address); n != 0 {
-		t.Errorf("it was asked %d times", n)
-	}
+	n := prober.Count(k.Address)
+	assert.True(t, n == 0, "it was asked %d times", n)
 }
 
 // A list of models that was read later is in the next snapshot; an unchanged list is not published.

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -33,9 +34,8 @@ func TestWatcherColdStart(t *testing.T) {
 	stop := background.Start(t.Context(), w.Run)
 	members.WaitReady(t, w)
 	s := w.Snapshot()
-	if s.Revision < rev || len(s.Usable(instance.Prefill)) != 1 {
-		t.Fatalf("first snapshot: revision %d, %d usable", s.Revision, len(s.Usable(instance.Prefill)))
-	}
+	require.True(t, s.Revision >= rev && len(s.Usable(instance.Prefill)) == 1,
+		"first snapshot: revision %d, %d usable", s.Revision, len(s.Usable(instance.Prefill)))
 	select {
 	case <-cold.Changed():
 	default:
@@ -54,9 +54,7 @@ func TestWatcherFollowsChanges(t *testing.T) {
 
 	rev := members.Put(t, cli, l.Instance(k), members.Ready)
 	in := members.WaitFor(t, w, k, members.Usable)
-	if in.ModRevision != rev || !in.Static() || in.Version != 1 {
-		t.Fatalf("after put: %+v", in)
-	}
+	require.True(t, in.ModRevision == rev && in.Static() && in.Version == 1, "after put: %+v", in)
 	id := members.Lease(t, cli, 60)
 	rev = members.Put(t, cli, l.Instance(k), `{"id":"B","models":["m"],"state":"draining"}`, clientv3.WithLease(id))
 	in = members.WaitFor(t, w, k, atRevision(rev))
@@ -153,14 +151,12 @@ func TestWatcherKeepsLastGoodValue(t *testing.T) {
 	lists := w.Status().Lists
 	w.Relist("test")
 	testkit.EventuallyTrue(t, members.Soon, func() bool { return w.Status().Lists != lists }, "not listed again yet")
-	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() {
-		t.Fatalf("after a list: %+v", in)
-	}
+	in, ok := w.Snapshot().Lookup(k)
+	require.True(t, ok && in.Usable(), "after a list: %+v", in)
 	members.Del(t, cli, l.Instance(k))
 	members.Put(t, cli, l.Instance(k), "{")
-	if in := members.WaitFor(t, w, k, members.HasView(instance.Rejected)); in.Usable() || in.Reason == "" {
-		t.Errorf("without a good value: %+v", in)
-	}
+	in = members.WaitFor(t, w, k, members.HasView(instance.Rejected))
+	assert.True(t, !in.Usable() && in.Reason != "", "without a good value: %+v", in)
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Rejected == 1 })
 }
 
@@ -179,9 +175,8 @@ func TestWatcherRejectsBadKeys(t *testing.T) {
 	} {
 		members.Put(t, cli, l.Root()+c.key, members.Ready)
 		in := members.WaitFor(t, w, instance.Key{Role: instance.Prefill, Address: c.shown}, members.HasView(instance.Rejected))
-		if !strings.Contains(in.Reason, c.reason) || strings.ContainsAny(in.Reason, "\x1b\n\xff") {
-			t.Errorf("%s: reason %q", c.name, in.Reason)
-		}
+		assert.True(t, strings.Contains(in.Reason, c.reason) && !strings.ContainsAny(in.Reason, "\x1b\n\xff"),
+			"%s: reason %q", c.name, in.Reason)
 	}
 }
 
@@ -198,9 +193,8 @@ func TestWatcher_AddressSpellings(t *testing.T) {
 	rev = members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, atRevision(rev))
 	members.WaitFor(t, w, members.Prefill("localhost:8100"), members.HasView(instance.Rejected))
-	if existed, err := store.New(cli, l, "test").Instances.Remove(t.Context(), k, "test"); err != nil || !existed {
-		t.Fatalf("remove: %t, %v", existed, err)
-	}
+	existed, err := store.New(cli, l, "test").Instances.Remove(t.Context(), k, "test")
+	require.True(t, err == nil && existed, "remove: %t, %v", existed, err)
 	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Snapshot().All()) }, 0)
 }
 
@@ -235,9 +229,7 @@ func TestWatcherOverrides(t *testing.T) {
 	members.WaitFor(t, w, k, intent(instance.Drain, "last good value"))
 	members.Put(t, cli, l.Override(k), `{"v":1,"weight":7}`)
 	in = members.WaitFor(t, w, k, members.Usable)
-	if in.Record.Weight == nil || *in.Record.Weight != 7 {
-		t.Fatalf("weight: %+v", in.Record)
-	}
+	require.True(t, in.Record.Weight != nil && *in.Record.Weight == 7, "weight: %+v", in.Record)
 	members.Del(t, cli, l.Override(k))
 	members.WaitFor(t, w, k, func(in *instance.Instance) error {
 		if in.Record.Weight != nil {

@@ -180,9 +180,8 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 		}
 	}
 	slices.Sort(dropped)
-	if want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}; !slices.Equal(dropped, want) {
-		t.Errorf("the log has %v as dropped, want %v", dropped, want)
-	}
+	want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}
+	assert.True(t, slices.Equal(dropped, want), "the log has %v as dropped, want %v", dropped, want)
 }
 
 // A new intent would replace the whole kept intent, so it is
@@ -273,9 +272,8 @@ func TestWipedEtcd_ResumedWatch(t *testing.T) {
 	etcd.Wipe()
 	etcd.Restart()
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 3 && s.State == watch.Live })
-	if s := w.Status(); s.Epochs == 0 || s.Revision > 50 || s.Applied > 50 {
-		t.Fatalf("status: %+v", s)
-	}
+	s := w.Status()
+	require.True(t, s.Epochs != 0 && s.Revision <= 50 && s.Applied <= 50, "status: %+v", s)
 	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
 	require.NoError(t, store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{a}, "removed with the rack"))
 	members.WaitFor(t, w, a, nil)

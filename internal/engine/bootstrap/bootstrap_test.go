@@ -77,9 +77,8 @@ func TestQuery(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the default is too short for a busy machine
 			defer cancel()
 			got, err := bootstrap.Query(ctx, nil, address)
-			if d := cmp.Diff(tt.want, got); d != "" || !errors.Is(err, tt.is) {
-				t.Errorf("%v, %s", err, d)
-			}
+			d := cmp.Diff(tt.want, got)
+			assert.True(t, d == "" && errors.Is(err, tt.is), "%v, %s", err, d)
 			if err != nil && (!strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "bootstrap server "+address) || strings.Contains(err.Error(), "\x1b")) {
 				t.Errorf("the error is %v", err)
 			}
@@ -94,9 +93,7 @@ func TestManyRanks(t *testing.T) {
 		b.WriteString(`,"` + strconv.Itoa(i) + `":{"engine_id":"e"}`)
 	}
 	_, err := bootstrap.Query(t.Context(), nil, serve(t, 200, "{"+b.String()[1:]+"}"))
-	if !errors.Is(err, bootstrap.ErrForm) || !strings.Contains(err.Error(), "1024 ranks") {
-		t.Errorf("%v", err)
-	}
+	assert.True(t, errors.Is(err, bootstrap.ErrForm) && strings.Contains(err.Error(), "1024 ranks"), "%v", err)
 }
 
 // The simulated engine answers in the expected format, in each incarnation.
@@ -106,9 +103,8 @@ func TestQueryOfAnEngine(t *testing.T) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Bootstrap()))
 	for range 2 {
 		got, err := bootstrap.Query(t.Context(), nil, address)
-		if d := cmp.Diff(map[string]string{"0": s.EngineID()}, got); d != "" || err != nil {
-			t.Errorf("%v, %s", err, d)
-		}
+		d := cmp.Diff(map[string]string{"0": s.EngineID()}, got)
+		assert.True(t, d == "" && err == nil, "%v, %s", err, d)
 		s.Kill()
 		_, err = bootstrap.Query(t.Context(), nil, address)
 		assert.ErrorContains(t, err, "connection refused")

@@ -238,18 +238,16 @@ func TestFind_HungEngine(t *testing.T) {
 		f.load(2, "base", "late")
 		c := f.start(t)
 		began := time.Now()
-		if !c.Find(t.Context(), "late") || time.Since(began) > time.Second {
-			t.Errorf("found after %s", time.Since(began))
-		}
+		assert.True(t, c.Find(t.Context(), "late") && time.Since(began) <= time.Second,
+			"found after %s", time.Since(began))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		began = time.Now()
 		assert.False(t, c.Find(ctx, "none"), "waited for a client of 100 ms")
 		assert.Equal(t, time.Since(began), 100*time.Millisecond, "waited for a client of 100 ms")
 		began = time.Now()
-		if c.Find(t.Context(), "none") || time.Since(began) > 7*time.Second {
-			t.Errorf("waited %s", time.Since(began))
-		}
+		assert.True(t, !c.Find(t.Context(), "none") && time.Since(began) <= 7*time.Second,
+			"waited %s", time.Since(began))
 	})
 }
 
@@ -268,13 +266,11 @@ func TestRun_Interval(t *testing.T) {
 		f.load(3, "base")
 		pass(46 * time.Second)
 		assert.False(t, f.knows("late"), "still known after 1.5 intervals")
-		if n := f.count(agent.Key); n != 0 {
-			t.Errorf("an agent's instance was read %d times", n)
-		}
+		n := f.count(agent.Key)
+		assert.True(t, n == 0, "an agent's instance was read %d times", n)
 		_, atATime := f.busiest()
-		if n := f.total(); n < 2000 || n > 5000 || atATime > 16 {
-			t.Errorf("%d reads in three intervals, %d at a time", n, atATime)
-		}
+		n = f.total()
+		assert.True(t, n >= 2000 && n <= 5000 && atATime <= 16, "%d reads in three intervals, %d at a time", n, atATime)
 		assert.Len(t, f.member(4).Record.Models, 1, "a failed read has changed the list to")
 	})
 }
@@ -345,9 +341,8 @@ func TestConfirm(t *testing.T) {
 			all.Go(func() { verdict(catalog.Unloaded) })
 		}
 		all.Wait()
-		if n := f.total() - before; n > 5 {
-			t.Errorf("%d reads for a burst", n)
-		}
+		n := f.total() - before
+		assert.True(t, n <= 5, "%d reads for a burst", n)
 		pass(2 * time.Second) // the other engines are read, too
 		if f.member(0).ServesModel("late") || f.member(1).ServesModel("late") || !f.member(2).ServesModel("late") {
 			t.Error("the lists are not up to date")

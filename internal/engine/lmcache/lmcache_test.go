@@ -35,13 +35,11 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func TestParseNotification(t *testing.T) {
 	t.Parallel()
 	const of7 = "\x82\xa4type\xaaProxyNotif\xa6req_id\xa17"
-	if id, err := lmcache.ParseNotification([]byte(of7)); id != "7" || err != nil {
-		t.Errorf("%q, %v", id, err)
-	}
+	id, err := lmcache.ParseNotification([]byte(of7))
+	assert.True(t, id == "7" && err == nil, "%q, %v", id, err)
 	assert.Equal(t, string(connector.Notification("7")), of7)
-	if id, err := lmcache.ParseNotification([]byte("\x83\xa3new\x01\xa6req_id\xa17\xa4type\xaaProxyNotif")); id != "7" || err != nil {
-		t.Errorf("with a member that is not known: %q, %v", id, err)
-	}
+	id, err = lmcache.ParseNotification([]byte("\x83\xa3new\x01\xa6req_id\xa17\xa4type\xaaProxyNotif"))
+	assert.True(t, id == "7" && err == nil, "with a member that is not known: %q, %v", id, err)
 	for _, bad := range []string{
 		"", "\x80", "\xc0", "hello", of7[:20], "\x82\xa4type\xaaProxyNotif\xa6req_id\xa0", "\x81\xa4type\xaaProxyNotif",
 		"\x82\xa4type\xabCancelNotif\xa6req_id\xa17", "\x82\xa4type\xaaProxyNotif\xa6req_id\x07", "\xdf\xff\xff\xff\xff",
@@ -78,9 +76,7 @@ func TestInboxCountsRanks(t *testing.T) {
 			}
 			assert.NoError(t, <-over)
 			b.Add("id", "rank 1") // late, and ignored
-			if early < 8 && b.Len() != 2 {
-				t.Errorf("%d ids are kept", b.Len())
-			}
+			assert.False(t, early < 8 && b.Len() != 2, "%d ids are kept", b.Len())
 		})
 	}
 }
@@ -96,9 +92,8 @@ func TestInbox_Expires(t *testing.T) {
 		for i := range 1 << 17 {
 			b.Add("id "+strconv.Itoa(i), "a")
 		}
-		if n := b.Len(); n > 1<<16+1 {
-			t.Errorf("%d ids are kept", n)
-		}
+		n := b.Len()
+		assert.True(t, n <= 1<<16+1, "%d ids are kept", n)
 		b.Add("wanted", "a")
 		assert.NoError(t, <-over)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -211,9 +206,8 @@ func TestLongPrefill(t *testing.T) {
 		}()
 		time.Sleep(29 * time.Minute)
 		inbox.Add("7", "a rank")
-		if broken := <-over; broken != nil || w.Body.String() != "notified" {
-			t.Errorf("%v %q", broken, w.Body)
-		}
+		broken := <-over
+		assert.True(t, broken == nil && w.Body.String() == "notified", "%v %q", broken, w.Body)
 	})
 }
 

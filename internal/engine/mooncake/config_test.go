@@ -136,18 +136,16 @@ func TestLoad(t *testing.T) {
 		return path
 	}
 	good := write("mooncake.json", `{"metadata_server":"a:2379"}`)
-	if c, err := mooncake.Load(good); err != nil || c.MetadataServer != "a:2379" {
-		t.Errorf("%+v, %v", c, err)
-	}
+	c, err := mooncake.Load(good)
+	assert.True(t, err == nil && c.MetadataServer == "a:2379", "%+v, %v", c, err)
 	for name, tc := range map[string]struct{ path, says string }{
 		"missing":   {filepath.Join(dir, "no.json"), "no such file"},
 		"directory": {dir, "is not a file"},
 		"large":     {write("large", strings.Repeat(" ", 2<<20)), "more than"},
 		"broken":    {write("broken", "{"), "broken: unusable mooncake.json"},
 	} {
-		if _, err := mooncake.Load(tc.path); !errors.Is(err, mooncake.ErrFile) || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err = mooncake.Load(tc.path)
+		assert.True(t, errors.Is(err, mooncake.ErrFile) && strings.Contains(err.Error(), tc.says), "%s: %v", name, err)
 	}
 }
 
@@ -172,9 +170,7 @@ func FuzzParse(f *testing.F) {
 		members, err := c.Etcd()
 		switch {
 		case err != nil:
-			if !errors.Is(err, mooncake.ErrNotEtcd) || len(members) > 0 {
-				t.Fatalf("%q: %q, %v", raw, members, err)
-			}
+			require.True(t, errors.Is(err, mooncake.ErrNotEtcd) && len(members) == 0, "%q: %q, %v", raw, members, err)
 			shows(t, raw, err.Error())
 		case len(members) == 0 || c.Backend != "etcd":
 			t.Fatalf("%q names no member and is no error; backend %q", raw, c.Backend)
@@ -198,10 +194,7 @@ func FuzzParse(f *testing.F) {
 // shows fails unless text is printable and contains no password.
 func shows(t *testing.T, raw []byte, text string) {
 	t.Helper()
-	if text == "" || instance.Printable(text, 0) != text {
-		t.Fatalf("%q: %q is not fit to print", raw, text)
-	}
-	if strings.Contains(text, "hunter2") && strings.Contains(string(raw), "u:hunter2@") {
-		t.Fatalf("%q: %q shows a password", raw, text)
-	}
+	require.True(t, text != "" && instance.Printable(text, 0) == text, "%q: %q is not fit to print", raw, text)
+	require.False(t, strings.Contains(text, "hunter2") && strings.Contains(string(raw), "u:hunter2@"),
+		"%q: %q shows a password", raw, text)
 }

@@ -236,15 +236,9 @@ func TestErrors(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			err := tc.call(tc.base)
 			require.Error(t, err, "no error")
-			if tc.is != nil && !errors.Is(err, tc.is) {
-				t.Errorf("%v is not %v", err, tc.is)
-			}
-			if tc.is != ErrNotSent && errors.Is(err, ErrNotSent) {
-				t.Errorf("%v: it was asked", err)
-			}
-			if !strings.Contains(err.Error(), tc.text) {
-				t.Errorf("%q lacks %q", err, tc.text)
-			}
+			assert.False(t, tc.is != nil && !errors.Is(err, tc.is), "%v is not %v", err, tc.is)
+			assert.False(t, tc.is != ErrNotSent && errors.Is(err, ErrNotSent), "%v: it was asked", err)
+			assert.True(t, strings.Contains(err.Error(), tc.text), "%q lacks %q", err, tc.text)
 			assert.NotContains(t, err.Error(), "secret")
 			assert.False(t, strings.ContainsAny(err.Error(), "\x1b\n"), "unsafe text")
 		})
@@ -322,9 +316,7 @@ func TestHealth_CallerDeadline(t *testing.T) {
 				defer cancel()
 				err := c.Health(ctx, "http://gpu-7:8100")
 				require.ErrorIs(t, err, tc.want)
-				if err != nil && !strings.Contains(err.Error(), tc.text) {
-					t.Errorf("%q lacks %q", err, tc.text)
-				}
+				assert.False(t, err != nil && !strings.Contains(err.Error(), tc.text), "%q lacks %q", err, tc.text)
 			})
 		})
 	}
@@ -340,9 +332,8 @@ func TestRedirects_CallerPolicyIgnored(t *testing.T) {
 	c := &Client{HTTP: &http.Client{Transport: SecureTransport(nil)}, APIKey: "k"}
 	_, err := c.Models(t.Context(), base)
 	var status *StatusError
-	if !errors.As(err, &status) || status.Code != http.StatusFound || reached {
-		t.Errorf("err %v, other server reached: %v", err, reached)
-	}
+	assert.True(t, errors.As(err, &status) && status.Code == http.StatusFound && !reached,
+		"err %v, other server reached: %v", err, reached)
 }
 
 // closedPort returns an address on which no process listens. Its listener stays bound

@@ -69,9 +69,8 @@ func TestLoadIsBounded(t *testing.T) {
 		many.WriteString("vllm:num_requests_waiting{engine=\"" + string(rune('0'+i%10)) + string(rune('0'+i/10%10)) + string(rune('0'+i/100)) + "\"} 1\n")
 	}
 	p, err := parsePage(strings.NewReader(many.String()), 1<<20)
-	if got := len(p.load()); err != nil || got != instance.MaxRanks {
-		t.Errorf("%d ranks, %v; want %d", got, err, instance.MaxRanks)
-	}
+	got := len(p.load())
+	assert.True(t, err == nil && got == instance.MaxRanks, "%d ranks, %v; want %d", got, err, instance.MaxRanks)
 }
 
 // FuzzMetrics compares the parsed /metrics with Prometheus' parser, for every text that the latter accepts.
@@ -120,9 +119,8 @@ func FuzzMetrics(f *testing.F) {
 				return
 			}
 			assert.True(t, same(c.got, want), "%q: %s is %v, want %v", text, c.name, c.got, want)
-			if n == 0 && got.Complete && c.name != "vllm:request_success_total" {
-				t.Errorf("%q: complete without %s", text, c.name)
-			}
+			assert.False(t, n == 0 && got.Complete && c.name != "vllm:request_success_total",
+				"%q: complete without %s", text, c.name)
 		}
 		usage, n, ok := sum(families["vllm:kv_cache_usage_perc"])
 		if n == 0 {
@@ -132,9 +130,8 @@ func FuzzMetrics(f *testing.F) {
 		for _, r := range ranks {
 			all += r.Usage
 		}
-		if ok && n == len(ranks) && usage <= 1 && !same(all, usage) {
-			t.Errorf("%q: usage %v, want %v of %d", text, all, usage, n)
-		}
+		assert.False(t, ok && n == len(ranks) && usage <= 1 && !same(all, usage),
+			"%q: usage %v, want %v of %d", text, all, usage, n)
 	})
 }
 

@@ -159,12 +159,8 @@ func TestBadCommands(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := vllmargs.ParseCommand(tc.argv)
-			if err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("%+v, %v", got, err)
-			}
-			if !errors.Is(err, vllmargs.ErrCommand) && !errors.Is(err, vllmargs.ErrTransfer) {
-				t.Errorf("%v", err)
-			}
+			assert.True(t, err != nil && strings.Contains(err.Error(), tc.says), "%+v, %v", got, err)
+			assert.False(t, !errors.Is(err, vllmargs.ErrCommand) && !errors.Is(err, vllmargs.ErrTransfer), "%v", err)
 		})
 	}
 }

@@ -72,9 +72,8 @@ func TestEventSources(t *testing.T) {
 		{"the system's port", vllmargs.Events{Publishes: true, Endpoint: "tcp://*:0"}, one, nil},
 		{"no network", vllmargs.Events{Publishes: true, Endpoint: "ipc:///tmp/e"}, one, nil},
 	} {
-		if d := cmp.Diff(tc.want, tc.e.Sources("10.0.0.7", tc.r)); d != "" {
-			t.Errorf("%s: %s", tc.name, d)
-		}
+		d := cmp.Diff(tc.want, tc.e.Sources("10.0.0.7", tc.r))
+		assert.True(t, d == "", "%s: %s", tc.name, d)
 	}
 }
 
@@ -95,9 +94,7 @@ func TestEventsSetIn(t *testing.T) {
 		set, err := e.SetIn(argv)
 		require.NoError(t, err, args)
 		c, err := vllmargs.ParseCommand(set)
-		if err != nil || c.Events != e || c.Port != 1 || c.Model != "M" {
-			t.Errorf("%q: %+v, %v", set, c, err)
-		}
+		assert.True(t, err == nil && c.Events == e && c.Port == 1 && c.Model == "M", "%q: %+v, %v", set, c, err)
 		assert.NoDiff(t, was, argv)
 	}
 	_, err := e.SetIn([]string{"vllm", "serve", "M"})

@@ -45,9 +45,8 @@ func FuzzParseTransfer(f *testing.F) {
 			t.Fatalf("%q is read as %+v", text, got)
 		}
 		role, ok := got.Role()
-		if want := map[string]instance.Role{"kv_producer": instance.Prefill, "kv_consumer": instance.Decode}[got.KVRole]; role != want || ok != (want != "") {
-			t.Fatalf("%q: role %q, %v", text, role, ok)
-		}
+		want := map[string]instance.Role{"kv_producer": instance.Prefill, "kv_consumer": instance.Decode}[got.KVRole]
+		require.True(t, role == want && ok == (want != ""), "%q: role %q, %v", text, role, ok)
 		dialect, err := got.Dialect()
 		switch {
 		case err != nil:
@@ -57,9 +56,8 @@ func FuzzParseTransfer(f *testing.F) {
 		case dialect != "" && !slices.Contains(connector.Names(), dialect), dialect == "" && got.Connector != "":
 			t.Fatalf("%q: the proxy has no dialect %q", text, dialect)
 		}
-		if (got.Connector == "") != (got.Describe() == "") && len(got.Connectors) == 0 {
-			t.Fatalf("%q is described as %q", text, got.Describe())
-		}
+		require.False(t, (got.Connector == "") != (got.Describe() == "") && len(got.Connectors) == 0,
+			"%q is described as %q", text, got.Describe())
 	})
 }
 
@@ -104,9 +102,8 @@ func FuzzCommand(f *testing.F) {
 			if !joined {
 				at++
 			}
-			if strings.Contains(strings.TrimPrefix(masked[at], flag+"="), instance.Printable(secret, 0)) {
-				t.Fatalf("%q is shown as %q", argv, masked)
-			}
+			require.False(t, strings.Contains(strings.TrimPrefix(masked[at], flag+"="), instance.Printable(secret, 0)),
+				"%q is shown as %q", argv, masked)
 		}
 	})
 }

@@ -69,9 +69,8 @@ func TestTransfer(t *testing.T) {
 			if err != nil || dialect != tc.dialect || role != tc.role || ok != (tc.role != "") || got.Describe() != tc.describe {
 				t.Errorf("%q %v, role %q %v, %s", dialect, err, role, ok, got.Describe())
 			}
-			if dialect != "" && !slices.Contains(connector.Names(), dialect) {
-				t.Errorf("the proxy has no dialect %q", dialect)
-			}
+			assert.False(t, dialect != "" && !slices.Contains(connector.Names(), dialect),
+				"the proxy has no dialect %q", dialect)
 		})
 	}
 }
@@ -154,9 +153,7 @@ func TestMooncake(t *testing.T) {
 		got, err := vllmargs.ParseTransfer(tc.text)
 		require.NoError(t, err)
 		m := got.Mooncake()
-		if (m != nil) != tc.is || m != nil && m.Bootstrap != tc.bootstrap {
-			t.Errorf("%s: %+v", tc.text, m)
-		}
+		assert.True(t, (m != nil) == tc.is && (m == nil || m.Bootstrap == tc.bootstrap), "%s: %+v", tc.text, m)
 	}
 }
 
@@ -182,9 +179,8 @@ func TestBadTransfers(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := vllmargs.ParseTransfer(tc.text)
-			if !errors.Is(err, vllmargs.ErrTransfer) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("%+v, %v", got, err)
-			}
+			assert.True(t, errors.Is(err, vllmargs.ErrTransfer) && strings.Contains(err.Error(), tc.says),
+				"%+v, %v", got, err)
 		})
 	}
 }
@@ -193,9 +189,8 @@ func TestEnvRole(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]instance.Role{"producer": instance.Prefill, "consumer": instance.Decode, "both": "", "kv_producer": instance.Prefill, " Consumer ": instance.Decode} {
 		kv, err := vllmargs.ParseEnvRole(value)
-		if role, _ := vllmargs.RoleOf(kv); err != nil || role != want {
-			t.Errorf("%q: %q, %v", value, role, err)
-		}
+		role, _ := vllmargs.RoleOf(kv)
+		assert.True(t, err == nil && role == want, "%q: %q, %v", value, role, err)
 	}
 	for _, value := range []string{"prefill", "", "kv_", "producer,consumer"} {
 		if kv, err := vllmargs.ParseEnvRole(value); err == nil || !strings.Contains(err.Error(), "producer, consumer and both") {

@@ -50,9 +50,7 @@ func TestSubscribe(t *testing.T) {
 		require.NoError(t, c.Subscribe("kv"))
 		for i := range count {
 			m, err := c.Receive()
-			if err != nil || !same(m, message(i)) {
-				t.Fatalf("message %d: %d frames, %v", i, len(m), err)
-			}
+			require.True(t, err == nil && same(m, message(i)), "message %d: %d frames, %v", i, len(m), err)
 		}
 		pub.End()
 		m, err := c.Receive()
@@ -78,9 +76,8 @@ func TestSubscribe(t *testing.T) {
 		t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
 		testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 1, "no subscriber")
 		pub.Send(message(1)...)
-		if m := <-received; !same(m, message(1)) {
-			t.Errorf("%q", m)
-		}
+		m := <-received
+		assert.True(t, same(m, message(1)), "%q", m)
 	})
 }
 
@@ -153,9 +150,8 @@ func TestReplay(t *testing.T) {
 				if i < count {
 					want = append([][]byte{{}}, message(i)...)
 				}
-				if m, err := c.Receive(); err != nil || !same(m, want) {
-					t.Fatalf("answer %d: %d frames, %v", i, len(m), err)
-				}
+				m, err := c.Receive()
+				require.True(t, err == nil && same(m, want), "answer %d: %d frames, %v", i, len(m), err)
 			}
 		}
 	})

@@ -94,9 +94,8 @@ func TestLibzmq(t *testing.T) {
 			for i := range count {
 				m := receive(t, l)
 				require.Equal(t, string(m.Frames[0]), strconv.Itoa(i), "message %d is %q", i, m.Frames)
-				if tc.peer == "DEALER" && i == 0 && (len(m.Frames) != 2 || len(m.Frames[1]) != 300) {
-					t.Fatalf("message %d has %d frames", i, len(m.Frames))
-				}
+				require.False(t, tc.peer == "DEALER" && i == 0 && (len(m.Frames) != 2 || len(m.Frames[1]) != 300),
+					"message %d has %d frames", i, len(m.Frames))
 			}
 			peer.End() // its end is no error
 			_ = l.Close()
@@ -154,9 +153,7 @@ const ready = "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 // TestBadPeers: invalid data from a peer ends its connection, and nothing else.
 func TestBadPeers(t *testing.T) {
 	t.Parallel()
-	if len(greeting) != 64 {
-		t.Fatalf("the greeting has %d bytes", len(greeting))
-	}
+	require.True(t, len(greeting) == 64, "the greeting has %d bytes", len(greeting))
 	l, trouble := listen(t, zmq.Router, loopback, zmq.Bounds{Bytes: 1000, Frames: 4})
 	huge := "\x02\xff\xff\xff\xff\xff\xff\xff\xff"
 	for name, tc := range map[string]struct {
@@ -174,9 +171,8 @@ func TestBadPeers(t *testing.T) {
 		"too many frames":       {greeting + ready + strings.Repeat("\x01\x00", 5), zmq.ErrTooLarge},
 	} {
 		dial(t, l, tc.bytes)
-		if err := reported(t, trouble); tc.want != nil && !errors.Is(err, tc.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := reported(t, trouble)
+		assert.False(t, tc.want != nil && !errors.Is(err, tc.want), "%s: %v", name, err)
 	}
 	s := sender(t, zmq.Dealer, l)
 	require.NoError(t, s.Send(t.Context(), []byte("good")))
@@ -254,9 +250,8 @@ func TestEndpoints(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"tcp://*:36367": ":36367", "tcp://127.0.0.1:1": "127.0.0.1:1", "tcp://[::1]:2": "[::1]:2", "tcp://host:3": "host:3",
 	} {
-		if got, err := zmq.ParseEndpoint(endpoint); got != want || err != nil {
-			t.Errorf("%s: %q, %v", endpoint, got, err)
-		}
+		got, err := zmq.ParseEndpoint(endpoint)
+		assert.True(t, got == want && err == nil, "%s: %q, %v", endpoint, got, err)
 	}
 	for _, endpoint := range []string{"", "127.0.0.1:1", "tcp://host", "tcp://host:x", "tcp://host:65536", "tcp://:1", "ipc:///a", "tcp://::1:2"} {
 		got, err := zmq.ParseEndpoint(endpoint)

@@ -69,22 +69,16 @@ func TestAddAndRemove(t *testing.T) {
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
 		t.Fatalf("instance %+v", in)
 	}
-	if outcome, err = r.svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Already {
-		t.Fatalf("second Add: %v, %v", outcome, err)
-	}
+	outcome, err = r.svc.Add(t.Context(), k, 0)
+	require.True(t, err == nil && outcome == httpapi.Already, "second Add: %v, %v", outcome, err)
 	existed, err := r.svc.Remove(t.Context(), k)
-	if err != nil || !existed {
-		t.Fatalf("Remove: %v, %v", existed, err)
-	}
-	if in, ok := r.watcher.Snapshot().Lookup(k); ok && in.Usable() {
-		t.Fatalf("still usable: %+v", in)
-	}
-	if existed, err = r.svc.Remove(t.Context(), key("127.0.0.1:9")); err != nil || existed {
-		t.Fatalf("Remove of an unknown one: %v, %v", existed, err)
-	}
-	if outcome, err = r.svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Added {
-		t.Fatalf("Add after Remove: %v, %v", outcome, err)
-	}
+	require.True(t, err == nil && existed, "Remove: %v, %v", existed, err)
+	in, ok = r.watcher.Snapshot().Lookup(k)
+	require.False(t, ok && in.Usable(), "still usable: %+v", in)
+	existed, err = r.svc.Remove(t.Context(), key("127.0.0.1:9"))
+	require.True(t, err == nil && !existed, "Remove of an unknown one: %v, %v", existed, err)
+	outcome, err = r.svc.Add(t.Context(), k, 0)
+	require.True(t, err == nil && outcome == httpapi.Added, "Add after Remove: %v, %v", outcome, err)
 }
 
 func TestAdd_Pending(t *testing.T) {
@@ -100,9 +94,8 @@ func TestAdd_Pending(t *testing.T) {
 		t.Fatalf("Remove: %v, %v", existed, err)
 	}
 	assert.False(t, r.watcher.Snapshot().Waiting(key(address)), "the list still shows one that was removed")
-	if outcome, err = r.svc.Add(t.Context(), key(address), 2); err != nil || outcome != httpapi.Waiting {
-		t.Fatalf("Add after Remove: %v, %v", outcome, err)
-	}
+	outcome, err = r.svc.Add(t.Context(), key(address), 2)
+	require.True(t, err == nil && outcome == httpapi.Waiting, "Add after Remove: %v, %v", outcome, err)
 	fakevllm.StartTest(t, fakevllm.Options{Addr: address})
 	testkit.Eventually(t, time.Minute, func() error {
 		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() || in.Ranks() != 2 {
@@ -128,9 +121,8 @@ func TestRemoveOfASharedWait(t *testing.T) {
 			one, two, three := service("127.0.0.1:8000"), service("127.0.0.1:9000"), service("127.0.0.1:7000")
 			k := instance.Key{Role: role, Address: testkit.FreePort(t)}
 			for _, svc := range []*admin.Service{one, two} {
-				if outcome, err := svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Waiting {
-					t.Fatalf("Add: %v, %v", outcome, err)
-				}
+				outcome, err := svc.Add(t.Context(), k, 0)
+				require.True(t, err == nil && outcome == httpapi.Waiting, "Add: %v, %v", outcome, err)
 			}
 			testkit.Eventually(t, time.Minute, func() error {
 				for _, one := range k.Each() {
@@ -146,9 +138,8 @@ func TestRemoveOfASharedWait(t *testing.T) {
 				existed bool
 				waits   bool
 			}{{"one of two", one, true, true}, {"again", one, false, true}, {"another", three, false, true}, {"the last", two, true, false}} {
-				if existed, err := c.svc.Remove(t.Context(), k); err != nil || existed != c.existed {
-					t.Errorf("%s: %t, %v", c.name, existed, err)
-				}
+				existed, err := c.svc.Remove(t.Context(), k)
+				assert.True(t, err == nil && existed == c.existed, "%s: %t, %v", c.name, existed, err)
 				testkit.Eventually(t, time.Minute, func() error {
 					for _, one := range k.Each() {
 						if r.watcher.Snapshot().Waiting(one) != c.waits {
@@ -202,9 +193,7 @@ func TestAddRefuses(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := r.svc.Add(t.Context(), key(tc.address), 0)
-			if !errors.Is(err, tc.mark) || !strings.Contains(err.Error(), tc.says) {
-				t.Fatalf("%v", err)
-			}
+			require.True(t, errors.Is(err, tc.mark) && strings.Contains(err.Error(), tc.says), "%v", err)
 			require.Equal(t, len(r.watcher.Snapshot().All()), 0, "entries were written")
 		})
 	}
@@ -259,14 +248,11 @@ func TestChangeIntent(t *testing.T) {
 		{httpapi.IntentChange{Verb: httpapi.SetWeight}, "", 100},
 	} {
 		done, err := r.svc.ChangeIntent(t.Context(), k, tc.change)
-		if err != nil || !done.Known || done.Revision < last {
-			t.Fatalf("%s: %+v after revision %d, %v", tc.change.Verb, done, last, err)
-		}
+		require.True(t, err == nil && done.Known && done.Revision >= last,
+			"%s: %+v after revision %d, %v", tc.change.Verb, done, last, err)
 		last = done.Revision
 		in, ok := r.watcher.Snapshot().Lookup(k)
-		if !ok || in.Intent != tc.intent || in.Weight() != tc.weight {
-			t.Errorf("%s: %+v", tc.change.Verb, in)
-		}
+		assert.True(t, ok && in.Intent == tc.intent && in.Weight() == tc.weight, "%s: %+v", tc.change.Verb, in)
 	}
 	if done, err := r.svc.ChangeIntent(t.Context(), key("127.0.0.1:9"), httpapi.IntentChange{Verb: httpapi.Drain}); err != nil || done.Known {
 		t.Errorf("of an unknown one: %+v, %v", done, err)
@@ -321,9 +307,8 @@ func TestBoth_EngineOfOneRole(t *testing.T) {
 			t.Errorf("%s: %+v, %v", verb, done, err)
 		}
 	}
-	if in, ok := r.watcher.Snapshot().Lookup(k); !ok || !in.Usable() || in.Weight() != 100 {
-		t.Errorf("%+v", in)
-	}
+	in, ok := r.watcher.Snapshot().Lookup(k)
+	assert.True(t, ok && in.Usable() && in.Weight() == 100, "%+v", in)
 }
 
 // A lagging proxy reads from etcd, not from its snapshot, whether
@@ -360,9 +345,8 @@ func TestRemoveThroughALaggingProxy(t *testing.T) {
 				require.NoError(t, err)
 				for _, one := range k.Each() {
 					in, ok := snap.Lookup(one)
-					if ok != (tc.left != nil) || ok && !slices.Equal(in.Record.Proxies, tc.left) {
-						t.Errorf("%s: %v, want proxies %v", one, in, tc.left)
-					}
+					assert.True(t, ok == (tc.left != nil) && (!ok || slices.Equal(in.Record.Proxies, tc.left)),
+						"%s: %v, want proxies %v", one, in, tc.left)
 				}
 			})
 		}

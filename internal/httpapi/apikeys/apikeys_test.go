@@ -34,9 +34,8 @@ func TestFile(t *testing.T) {
 		for _, key := range []string{"k0", "k1", "k2", "k3", "", "K1"} {
 			name, known := want[key]
 			found, ok := r.Find(key)
-			if ok != known || found != name || r.Of(showing(key)) != name {
-				t.Errorf("%s: %q is %+v, %v", when, key, found, ok)
-			}
+			assert.True(t, ok == known && found == name && r.Of(showing(key)) == name,
+				"%s: %q is %+v, %v", when, key, found, ok)
 		}
 	}
 	first := map[string]apikeys.Key{
@@ -93,9 +92,8 @@ func TestKeyFile_PartiallyWritten(t *testing.T) {
 	write(t, path, is)
 	r.Reload()
 	r.Reload()
-	if found, ok := r.Find("k3"); !ok || found.Rights != apikeys.Trace {
-		t.Errorf("written: %+v, %v", found, ok)
-	}
+	found, ok := r.Find("k3")
+	assert.True(t, ok && found.Rights == apikeys.Trace, "written: %+v, %v", found, ok)
 }
 
 // Without keys, clients need none; with an empty file, every client is refused.
@@ -107,9 +105,7 @@ func TestNoKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "# none yet\n")
 	r, err := apikeys.Open(nil, path, nil, nil)
-	if err != nil || r == nil {
-		t.Fatalf("%v %v", r, err)
-	}
+	require.True(t, err == nil && r != nil, "%v %v", r, err)
 	_, ok := r.Find("any")
 	assert.False(t, ok, "let in")
 }

@@ -154,9 +154,8 @@ func TestRefusedAtTheLimit(t *testing.T) {
 		}
 		s.expect(idle, "/", http.StatusOK, false)
 		close(s.hold)
-		if status, _, err := busy.answer(); status != http.StatusOK || err != nil {
-			t.Errorf("the request that was running: %d, %v", status, err)
-		}
+		status, _, err := busy.answer()
+		assert.True(t, status == http.StatusOK && err == nil, "the request that was running: %d, %v", status, err)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -77,9 +78,8 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for name := range all {
 		indexes[rng.IntN(len(indexes))].add(name, each)
-		if used := b.Used(indexmem.Prompts); used > limit || name > 300 && used < limit*98/100 {
-			t.Fatalf("%d bytes of %d", used, limit)
-		}
+		used := b.Used(indexmem.Prompts)
+		require.True(t, used <= limit && (name <= 300 || used >= limit*98/100), "%d bytes of %d", used, limit)
 	}
 	var left []int
 	for _, x := range indexes {
@@ -128,7 +128,6 @@ func TestBudget_Concurrent(t *testing.T) {
 	}
 	work.Wait()
 	p, k := b.Used(indexmem.Prompts), b.Used(indexmem.Blocks)
-	if p+k > b.Limit() || p < b.Limit()*4/10 || k < b.Limit()*4/10 {
-		t.Errorf("%d and %d bytes of %d", p, k, b.Limit())
-	}
+	assert.True(t, p+k <= b.Limit() && p >= b.Limit()*4/10 && k >= b.Limit()*4/10,
+		"%d and %d bytes of %d", p, k, b.Limit())
 }

@@ -125,9 +125,7 @@ func TestRecorded(t *testing.T) {
 				events += len(b.Events)
 			}
 		}
-		if events < 9 {
-			t.Errorf("%s has %d events", name, events)
-		}
+		assert.True(t, events >= 9, "%s has %d events", name, events)
 	}
 }
 
@@ -140,12 +138,10 @@ func TestRecordedArrays(t *testing.T) {
 		all := payloads(t, name)
 		require.Equal(t, len(all), len(newer), "batches of %s", name)
 		for i, p := range all {
-			if !reflect.DeepEqual(generic(t, p), generic(t, older(t, newer[i], false))) {
-				t.Errorf("%s: batch %d is %v", name, i, generic(t, p))
-			}
-			if got, want := decode(t, p), decode(t, newer[i]); !reflect.DeepEqual(got, want) {
-				t.Errorf("%s: batch %d reads as %+v, want %+v", name, i, got, want)
-			}
+			assert.True(t, reflect.DeepEqual(generic(t, p), generic(t, older(t, newer[i], false))),
+				"%s: batch %d is %v", name, i, generic(t, p))
+			got, want := decode(t, p), decode(t, newer[i])
+			assert.True(t, reflect.DeepEqual(got, want), "%s: batch %d reads as %+v, want %+v", name, i, got, want)
 		}
 	}
 	for name, parts := range map[string]int{"vllm-0.23.0": 3, "vllm-0.23.0-replay": 3, "vllm-0.32.0-replay": 4} {
@@ -198,9 +194,8 @@ func TestText_Nested(t *testing.T) {
 	text := func(value []byte) (string, error) {
 		return kvevents.Text(append([]byte{0x92, 1, 0x91, 0x92, 0xa1, 'X'}, value...), "")
 	}
-	if got, err := text(pack(t, map[string]any{"a": []any{1, nil}})); err != nil || !strings.Contains(got, "X(field_1={'a': [1, None]})") {
-		t.Errorf("%q, %v", got, err)
-	}
+	got, err := text(pack(t, map[string]any{"a": []any{1, nil}}))
+	assert.True(t, err == nil && strings.Contains(got, "X(field_1={'a': [1, None]})"), "%q, %v", got, err)
 	for _, nest := range []string{"\x91", "\x81\xa1a"} {
 		got, err := text([]byte(strings.Repeat(nest, 50_000) + "\xc0"))
 		assert.Error(t, err, "%d bytes for values within %q", len(got), nest)
@@ -231,9 +226,8 @@ func FuzzDecode(f *testing.F) {
 		var fresh kvevents.Batch
 		err := kvevents.Decode(p, &fresh)
 		require.Equal(t, (kvevents.Decode(p, used) == nil), err == nil, "%v, then", err)
-		if a, b := fmt.Sprintf("%+v", fresh.Events), fmt.Sprintf("%+v", used.Events); a != b && !(len(fresh.Events) == 0 && len(used.Events) == 0) {
-			t.Fatalf("%s\n%s", a, b)
-		}
+		a, b := fmt.Sprintf("%+v", fresh.Events), fmt.Sprintf("%+v", used.Events)
+		require.False(t, a != b && !(len(fresh.Events) == 0 && len(used.Events) == 0), "%s\n%s", a, b)
 		for _, e := range fresh.Events {
 			if e.Kind == 0 || e.Kind == kvevents.Stored && len(e.Tokens) > 0 && len(e.Tokens) != e.BlockSize*len(e.Hashes) {
 				t.Errorf("%+v", e)

@@ -52,9 +52,7 @@ func payloads(t testing.TB, name string) (out [][]byte) {
 func generic(t testing.TB, p []byte) any {
 	t.Helper()
 	v, rest, err := msgp.ReadIntfBytes(p)
-	if err != nil || len(rest) > 0 {
-		t.Fatalf("%d bytes after the value, %v", len(rest), err)
-	}
+	require.True(t, err == nil && len(rest) == 0, "%d bytes after the value, %v", len(rest), err)
 	return v
 }
 

@@ -309,9 +309,8 @@ func TestSourceWithoutReplay(t *testing.T) {
 	p.mu.Unlock()
 	p.batch(t, true) // the engine starts counting again
 	l.want(t, true, "[0]")
-	if st := s.Status(); st.Gaps != 1 || st.Resets != 3 || st.State != kvevents.Following {
-		t.Errorf("%+v", st)
-	}
+	st := s.Status()
+	assert.True(t, st.Gaps == 1 && st.Resets == 3 && st.State == kvevents.Following, "%+v", st)
 }
 
 // TestSource_Complete: the applied batches are complete only if
@@ -408,9 +407,8 @@ func TestSource_SubscriptionAfterReplay(t *testing.T) {
 	p.batch(t, true) // no subscriber yet
 	require.NoError(t, (<-gate).open())
 	l.want(t, true, "[0 1]")
-	if st := replayed(t, s); st.Gaps != 0 || st.Resets != 1 || st.State != kvevents.Following {
-		t.Errorf("%+v", st)
-	}
+	st := replayed(t, s)
+	assert.True(t, st.Gaps == 0 && st.Resets == 1 && st.State == kvevents.Following, "%+v", st)
 }
 
 // TestSource_FirstBatchReplayed: a source whose first batch was replayed is no longer Silent.
@@ -424,9 +422,8 @@ func TestSource_FirstBatchReplayed(t *testing.T) {
 	p.batch(t, true) // no subscriber yet
 	require.NoError(t, (<-gate).open())
 	l.want(t, true, "[0]")
-	if st := replayed(t, s); st.State != kvevents.Following || st.Batches != 1 {
-		t.Errorf("%+v", st)
-	}
+	st := replayed(t, s)
+	assert.True(t, st.State == kvevents.Following && st.Batches == 1, "%+v", st)
 }
 
 // replayed returns the status after a replay, which has an end mark after its last batch.
@@ -490,9 +487,7 @@ func TestSource_QueueMemory(t *testing.T) {
 	}
 	testkit.Eventually(t, 20*time.Second, func() error {
 		used, most, dropped := memory.Stats()
-		if used > limit || most != limit {
-			t.Fatalf("%d bytes of %d", used, most)
-		}
+		require.True(t, used <= limit && most == limit, "%d bytes of %d", used, most)
 		if used < limit/2-200 || dropped == 0 {
 			return fmt.Errorf("%d bytes wait, %d messages dropped", used, dropped)
 		}

@@ -130,9 +130,8 @@ func TestFollow(t *testing.T) {
 		want(t, x, in, more, 4)
 		m.set()
 		want(t, x, in, more, kvindex.Unknown)
-		if st := f.Status(); len(st) != 0 || len(x.Targets()) != 0 {
-			t.Errorf("%+v, %v", st, x.Targets())
-		}
+		st := f.Status()
+		assert.True(t, len(st) == 0 && len(x.Targets()) == 0, "%+v, %v", st, x.Targets())
 	}
 }
 
@@ -361,9 +360,7 @@ func TestFollower_DepartedEngineHangs(t *testing.T) {
 	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
 		return len(st) == 1 && st[0].Address == again.Address && st[0].State == kvevents.Lost
 	})
-	if len(dials) > 0 {
-		t.Error("the next incarnation was dialled while the former one hung")
-	}
+	assert.True(t, len(dials) == 0, "the next incarnation was dialled while the former one hung")
 	release()
 	followed(again)
 }

@@ -298,9 +298,8 @@ func TestIndex_ConcurrentUse(t *testing.T) {
 		p := randomPrompt(rng)
 		x.Longest(p.keys(), targets, out)
 		for i, e := range engines {
-			if want := e.longest(p); out[i] != want {
-				t.Fatalf("%v has %d of %v, the index says %d", e.target, want, p, out[i])
-			}
+			want := e.longest(p)
+			require.True(t, out[i] == want, "%v has %d of %v, the index says %d", e.target, want, p, out[i])
 		}
 	}
 }
@@ -322,28 +321,23 @@ func TestIndex_Memory(t *testing.T) {
 		t.Helper()
 		out := []int{0}
 		x.Longest(kvindex.Chain(nil, tokens, 1, "", ""), []kvindex.Target{of}, out)
-		if s := x.Stats(of); out[0] != s.Blocks || s.Full == 0 || x.Complete(of) {
-			t.Errorf("%d blocks in a row, %+v", out[0], s)
-		}
-		if used := memory.Used(indexmem.Blocks); used > limit {
-			t.Fatalf("%d bytes of %d", used, limit)
-		}
+		s := x.Stats(of)
+		assert.True(t, out[0] == s.Blocks && s.Full != 0 && !x.Complete(of), "%d blocks in a row, %+v", out[0], s)
+		used := memory.Used(indexmem.Blocks)
+		require.True(t, used <= limit, "%d bytes of %d", used, limit)
 		return out[0]
 	}
 	fill(x, first, blocks)
 	all := whole(t, first)
-	if all < 2000 {
-		t.Errorf("%d blocks", all)
-	}
+	assert.True(t, all >= 2000, "%d blocks", all)
 	fill(x, second, blocks)
 	if a, b := whole(t, first), whole(t, second); a < all/2 || b < all/2 || memory.Evicted(indexmem.Blocks) == 0 {
 		t.Errorf("%d and %d blocks, %d before", a, b, all)
 	}
 	x.Drop(first)
 	x.Drop(second)
-	if used := memory.Used(indexmem.Blocks); used != 0 || len(x.Targets()) != 0 {
-		t.Errorf("%d bytes are left", used)
-	}
+	used := memory.Used(indexmem.Blocks)
+	assert.True(t, used == 0 && len(x.Targets()) == 0, "%d bytes are left", used)
 }
 
 // TestIndex_LendsMemory: prompts may use the memory that blocks
@@ -357,14 +351,12 @@ func TestIndex_LendsMemory(t *testing.T) {
 	memory.Register(indexmem.Prompts, prompts)
 	memory.Add(indexmem.Prompts, 2*limit)
 	memory.Enforce()
-	if used := memory.Used(indexmem.Prompts); used > limit || used < limit*9/10 {
-		t.Errorf("prompts have %d bytes of %d", used, limit)
-	}
+	used := memory.Used(indexmem.Prompts)
+	assert.True(t, used <= limit && used >= limit*9/10, "prompts have %d bytes of %d", used, limit)
 	fill(x, kvindex.Target{Address: "a"}, 20_000)
 	a, b := memory.Used(indexmem.Prompts), memory.Used(indexmem.Blocks)
-	if a+b > limit || a < limit*9/20 || b < limit*9/20 {
-		t.Errorf("prompts have %d bytes and blocks %d, of %d", a, b, limit)
-	}
+	assert.True(t, a+b <= limit && a >= limit*9/20 && b >= limit*9/20,
+		"prompts have %d bytes and blocks %d, of %d", a, b, limit)
 }
 
 // loan is an index of prompts that only uses memory.

@@ -44,14 +44,12 @@ func TestBlockBoundaries_ByPosition(t *testing.T) {
 		for same < b.Len() && b.keys[same] == a.keys[same] {
 			same++
 		}
-		if got := a.End(same); got > n || n-got > max(shortest, n/fineness) {
-			t.Errorf("of %d bytes in common %d are found", n, got)
-		}
+		got := a.End(same)
+		assert.True(t, got <= n && n-got <= max(shortest, n/fineness), "of %d bytes in common %d are found", n, got)
 	}
 	assert.NotEqual(t, chain("other", whole).keys[0], a.keys[0], "prompts of two models have something in common")
-	if n := a.Len(); n > 300 {
-		t.Errorf("%d borders", n)
-	}
+	n := a.Len()
+	assert.True(t, n <= 300, "%d borders", n)
 	if short := chain("m", "abc"); short.Len() != 0 || short.Key(0) == chain("m", "abd").Key(0) || short.Total() != 3 || short.End(0) != 0 {
 		t.Errorf("%+v", short)
 	}
@@ -170,9 +168,8 @@ func TestIndex_AgainstModel(t *testing.T) {
 			borders += len(m.held[i])
 			x.Clear(i)
 		}
-		if x.Borders() != 0 || len(x.root) != 0 || x.bytes != 0 || x.memory.Used(indexmem.Prompts) != 0 {
-			t.Errorf("%d borders and %d nodes are left of %d, %d bytes", x.Borders(), len(x.root), borders, x.bytes)
-		}
+		assert.True(t, x.Borders() == 0 && len(x.root) == 0 && x.bytes == 0 && x.memory.Used(indexmem.Prompts) == 0,
+			"%d borders and %d nodes are left of %d, %d bytes", x.Borders(), len(x.root), borders, x.bytes)
 	}
 }
 
@@ -195,13 +192,11 @@ func TestIndex_Evict(t *testing.T) {
 	each := int64(all) / 30
 	for range 10 {
 		tick, ok := x.Oldest()
-		if freed := x.Evict(tick, each); !ok || freed < each || freed > 2*each {
-			t.Fatalf("freed %d bytes of a prompt of %d", freed, each)
-		}
+		freed := x.Evict(tick, each)
+		require.True(t, ok && freed >= each && freed <= 2*each, "freed %d bytes of a prompt of %d", freed, each)
 	}
-	if memory.Used(indexmem.Prompts) != int64(x.Memory()) || x.Memory() > all-10*int(each) {
-		t.Errorf("%d bytes are left, %d reported", x.Memory(), memory.Used(indexmem.Prompts))
-	}
+	assert.True(t, memory.Used(indexmem.Prompts) == int64(x.Memory()) && x.Memory() <= all-10*int(each),
+		"%d bytes are left, %d reported", x.Memory(), memory.Used(indexmem.Prompts))
 	longest := make([]int, 2)
 	for i, c := range prompts {
 		x.Lookup(c, longest)

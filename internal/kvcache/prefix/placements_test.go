@@ -30,18 +30,14 @@ func TestPlacements(t *testing.T) {
 	place(&own, first, 7, 20_000)
 	place(&own, chain("m", text(3, 30_000)), 8, 30_000)
 	require.NoError(t, other.Read(own.Take(1<<10)))
-	if own.Waiting() || own.Take(1<<10) != nil {
-		t.Error("it is published twice")
-	}
+	assert.True(t, !own.Waiting() && own.Take(1<<10) == nil, "it is published twice")
 	list, _ := other.Since(0, ModelHash("another"))
 	assert.Len(t, list, 0, "of another model")
 	list, seen := other.Since(0, model)
-	if len(list) != 2 || list[0].Target != 8 || list[1].Target != 7 || list[1].Bytes != 20_000 {
-		t.Fatalf("%+v", list)
-	}
-	if again, still := other.Since(seen, model); len(again) != 0 || still != seen {
-		t.Errorf("%v received again", again)
-	}
+	require.True(t, len(list) == 2 && list[0].Target == 8 && list[1].Target == 7 && list[1].Bytes == 20_000,
+		"%+v", list)
+	again, still := other.Since(seen, model)
+	assert.True(t, len(again) == 0 && still == seen, "%v received again", again)
 
 	x := NewIndex(indexmem.New(0))
 	a, b := x.Add(), x.Add()
@@ -52,19 +48,16 @@ func TestPlacements(t *testing.T) {
 		x.Deepest(c, longest)
 		return longest
 	}
-	if got := look(chain("m", text(1, 20_000), text(4, 9_000))); got[a] != first.Len() || got[b] != 0 {
-		t.Errorf("the next turn: %v, want %d and 0", got, first.Len())
-	}
+	got := look(chain("m", text(1, 20_000), text(4, 9_000)))
+	assert.True(t, got[a] == first.Len() && got[b] == 0, "the next turn: %v, want %d and 0", got, first.Len())
 	// The prompt diverges within its last part.
-	if got := look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000))); got[a] < first.Len()-2 || got[a] >= first.Len() {
-		t.Errorf("another end: %v of %d", got, first.Len())
-	}
+	got = look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000)))
+	assert.True(t, got[a] >= first.Len()-2 && got[a] < first.Len(), "another end: %v of %d", got, first.Len())
 	assert.Equal(t, look(chain("m", text(5, 20_000)))[a], 0, "a prompt that no proxy has placed")
 	x.targets[a].capacity = 25_000
 	x.AddRemote(a, &list[0])
-	if got := look(first); got[a] != 0 || x.Bytes(a) > 30_000 {
-		t.Errorf("%d bytes in a cache of 25,000, %v", x.Bytes(a), got)
-	}
+	got = look(first)
+	assert.True(t, got[a] == 0 && x.Bytes(a) <= 30_000, "%d bytes in a cache of 25,000, %v", x.Bytes(a), got)
 }
 
 // A prompt of another proxy counts once if this proxy sends it to the
@@ -80,9 +73,8 @@ func TestRemoteAndNoted(t *testing.T) {
 		x.AddRemote(a, &placed)
 		x.AddRemote(b, &placed)
 	}
-	if x.Borders() != 2*tail || x.Bytes(a) != 20_000 {
-		t.Errorf("%d borders, %d bytes of a prompt that was added twice", x.Borders(), x.Bytes(a))
-	}
+	assert.True(t, x.Borders() == 2*tail && x.Bytes(a) == 20_000,
+		"%d borders, %d bytes of a prompt that was added twice", x.Borders(), x.Bytes(a))
 	x.Note(a, c, 0)
 	if x.Held(a) != c.Len() || x.Bytes(a) != c.End(c.Len()) || x.Bytes(b) != 20_000 {
 		t.Errorf("%d borders and %d bytes, want %d and %d; %d bytes of the other", x.Held(a), x.Bytes(a), c.Len(), c.End(c.Len()), x.Bytes(b))
@@ -93,9 +85,8 @@ func TestRemoteAndNoted(t *testing.T) {
 	assert.Equal(t, longest[a], 0, "%v, want nothing of the one that was forgotten", longest)
 	assert.Equal(t, longest[b], c.Len(), "%v, want nothing of the one that was forgotten", longest)
 	x.Clear(b)
-	if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 {
-		t.Errorf("%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
-	}
+	assert.True(t, x.Borders() == 0 && len(x.root) == 0 && len(x.remote) == 0,
+		"%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
 }
 
 // Messages and memory are bounded, and invalid messages are rejected.
@@ -112,9 +103,8 @@ func TestPlacementsBounds(t *testing.T) {
 		require.NoError(t, other.Read(raw))
 	}
 	list, seen := other.Since(0, 1)
-	if seen != 10*maxPlaced || len(list) > 2*maxPlaced || len(list) < maxPlaced {
-		t.Errorf("%d of %d are kept", len(list), seen)
-	}
+	assert.True(t, seen == 10*maxPlaced && len(list) <= 2*maxPlaced && len(list) >= maxPlaced,
+		"%d of %d are kept", len(list), seen)
 	var fresh Placements
 	require.NoError(t, fresh.Read(raw))
 	if list, _ := fresh.Since(0, 1); len(list) != 10 || list[0].Target != maxPlaced-1 { // the one with the most work, among the first
@@ -130,9 +120,7 @@ func TestPlacementsBounds(t *testing.T) {
 		x.AddRemote(0, &p)
 	}
 	x.Clear(0)
-	if x.Bytes(0) != 0 {
-		t.Errorf("%d bytes of nothing", x.Bytes(0))
-	}
+	assert.True(t, x.Bytes(0) == 0, "%d bytes of nothing", x.Bytes(0))
 	for _, bad := range [][]byte{{scheme + 1}, append([]byte{scheme}, make([]byte, placedBytes-1)...), {scheme, 1}} {
 		assert.ErrorIs(t, other.Read(bad), ErrPlaced, "%d bytes", len(bad))
 	}
@@ -188,9 +176,7 @@ func TestIndex_CountsInAnyOrder(t *testing.T) {
 		}
 		for i := range targets {
 			x.Clear(i)
-			if x.Bytes(i) != 0 {
-				t.Errorf("seed %d: %d bytes of nothing", seed, x.Bytes(i))
-			}
+			assert.True(t, x.Bytes(i) == 0, "seed %d: %d bytes of nothing", seed, x.Bytes(i))
 		}
 		if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 || x.memory.Used(indexmem.Prompts) != 0 {
 			t.Errorf("seed %d: %d borders, %d nodes, %d keys, %d bytes are left", seed, x.Borders(), len(x.root), len(x.remote), x.memory.Used(indexmem.Prompts))

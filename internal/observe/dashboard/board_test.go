@@ -151,9 +151,7 @@ func run(t *testing.T, f func(t *testing.T, s *stage, b *Board)) {
 func join(t *testing.T, b *Board) *viewer {
 	t.Helper()
 	v := b.viewers.join()
-	if v == nil {
-		t.Fatal("too many viewers")
-	}
+	require.True(t, v != nil, "too many viewers")
 	return v
 }
 
@@ -177,15 +175,9 @@ func TestSnapshotThenDiffs(t *testing.T) {
 		if len(m.Rows) != 2 || string(m.Rows["decode/10.0.0.2:1"]) != "null" || !strings.Contains(string(m.Rows["decode/10.0.0.3:1"]), `"connector":"nixl","weight":100,`) {
 			t.Errorf("rows %s", m.Rows)
 		}
-		if !strings.Contains(string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`) {
-			t.Errorf("loads %s", m.Loads)
-		}
-		if len(m.Feed) != 2 || m.Feed[0].Text != "left" || m.Feed[1].Text != "joined" {
-			t.Errorf("feed %+v", m.Feed)
-		}
-		if string(m.Parts["requests"]) != "4" || m.Parts["findings"] != nil {
-			t.Errorf("parts %s", m.Parts)
-		}
+		assert.True(t, strings.Contains(string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`), "loads %s", m.Loads)
+		assert.True(t, len(m.Feed) == 2 && m.Feed[0].Text == "left" && m.Feed[1].Text == "joined", "feed %+v", m.Feed)
+		assert.True(t, string(m.Parts["requests"]) == "4" && m.Parts["findings"] == nil, "parts %s", m.Parts)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if _, all = read(t, v); len(all) != 1 || all[0].Rows != nil || all[0].Loads != nil || all[0].Feed != nil {
@@ -205,18 +197,14 @@ func TestViewers_ShareOneCollector(t *testing.T) {
 		for range maxViewers {
 			all = append(all, join(t, b))
 		}
-		if b.viewers.join() != nil {
-			t.Error("one more joins")
-		}
+		assert.True(t, b.viewers.join() == nil, "one more joins")
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if n := s.lists.Load(); n > 2*4 {
-			t.Errorf("2 entries were listed %d times in 3 s", n)
-		}
+		n := s.lists.Load()
+		assert.True(t, n <= 2*4, "2 entries were listed %d times in 3 s", n)
 		for _, v := range all {
-			if names, _ := read(t, v); len(names) < 3 || names[0] != "snapshot" || names[1] != "diff" {
-				t.Fatalf("a viewer got %v", names)
-			}
+			names, _ := read(t, v)
+			require.True(t, len(names) >= 3 && names[0] == "snapshot" && names[1] == "diff", "a viewer got %v", names)
 			b.viewers.leave(v)
 		}
 		time.Sleep(time.Second)
@@ -280,14 +268,12 @@ func TestLines(t *testing.T) {
 		h := all[0].History
 		last := func(line []value) value { return line[len(line)-1] }
 		for name, want := range map[string]value{"served": 11. / step, "failed": 3. / step, "refused": 2. / step, "alone": 1. / step} {
-			if got := last(h.Total[name]); got < want*.99 || got > want*1.01 {
-				t.Errorf("%s is %v, want %v", name, got, want)
-			}
+			got := last(h.Total[name])
+			assert.True(t, got >= want*.99 && got <= want*1.01, "%s is %v, want %v", name, got, want)
 		}
 		near := func(what string, line []value, want value) {
-			if len(line) == 0 || last(line) < want*.7 || last(line) > want {
-				t.Errorf("%s is %v, want about %v", what, line, want)
-			}
+			assert.True(t, len(line) != 0 && last(line) >= want*.7 && last(line) <= want,
+				"%s is %v, want about %v", what, line, want)
 		}
 		near("first token", h.Total["first50"], 100)
 		near("between tokens", h.Total["between95"], 10)
@@ -424,9 +410,8 @@ func TestEventsOverHTTP(t *testing.T) {
 	assert.NoError(t, err, "the end of the proxy")
 	late := get(EventsPath)
 	defer late.Body.Close()
-	if late.StatusCode != http.StatusServiceUnavailable || late.Header.Get("Retry-After") == "" {
-		t.Errorf("after the end: %s", late.Status)
-	}
+	assert.True(t, late.StatusCode == http.StatusServiceUnavailable && late.Header.Get("Retry-After") != "",
+		"after the end: %s", late.Status)
 }
 
 // fleetOf returns the figures of a fleet in which a proxy has served n requests within ten seconds.
@@ -477,9 +462,8 @@ func TestFiguresOfAllProxies(t *testing.T) {
 			}
 			return line
 		}
-		if own := during(12); !slices.Contains(own, 1) {
-			t.Fatalf("of this proxy: %v", own)
-		}
+		own := during(12)
+		require.True(t, slices.Contains(own, 1), "of this proxy: %v", own)
 		s.mu.Lock()
 		s.proxies = append(s.proxies, Proxy{ID: "a"}, Proxy{ID: "b", Missing: "refused"})
 		s.figures, s.findings = fleetOf(70), []Finding{{Severity: "warning", Text: "decode/10.0.0.2:1: is down", Cure: "start it"}}
@@ -494,17 +478,15 @@ func TestFiguresOfAllProxies(t *testing.T) {
 			"fleet": "true", "queues": `"batch":2`, "totals": `"refused":{"batch\nfull":70}`, "routes": `"name":"chat"`, "doctor": "is down", "proxies": `"missing":"refused"`,
 			"failures": `[{"role":"decode","instance":"10.0.0.2:1","class":"lost","count":70}]`,
 		} {
-			if got := string(all[0].Parts[part]); !strings.Contains(got, want) {
-				t.Errorf("%s: %s", part, got)
-			}
+			got := string(all[0].Parts[part])
+			assert.True(t, strings.Contains(got, want), "%s: %s", part, got)
 		}
 		b.viewers.leave(one)
 		s.mu.Lock()
 		s.proxies = s.proxies[:1]
 		s.mu.Unlock()
-		if own := during(12); slices.Contains(own, 7) || !slices.Contains(own, 1) {
-			t.Errorf("of this proxy again: %v", own)
-		}
+		own = during(12)
+		assert.True(t, !slices.Contains(own, 7) && slices.Contains(own, 1), "of this proxy again: %v", own)
 	})
 }
 

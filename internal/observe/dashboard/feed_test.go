@@ -75,16 +75,11 @@ func TestFeedKeepsTheLast(t *testing.T) {
 	for range maxFeed + 20 {
 		f.add(Change{Text: "x"}, time.Now())
 	}
-	if len(f.all) != maxFeed || f.all[0].N != 22 || f.n != maxFeed+21 {
-		t.Errorf("%d entries from %d on", len(f.all), f.all[0].N)
-	}
-	if got := f.since(f.n - 2); len(got) != 2 || got[1].N != f.n {
-		t.Errorf("the last two are %+v", got)
-	}
-	if got := f.until(30); len(got) != 9 || got[8].N != 30 {
-		t.Errorf("up to 30 there are %d", len(got))
-	}
-	if f.since(f.n) != nil || f.until(3) != nil {
-		t.Error("there is something where nothing is")
-	}
+	assert.True(t, len(f.all) == maxFeed && f.all[0].N == 22 && f.n == maxFeed+21,
+		"%d entries from %d on", len(f.all), f.all[0].N)
+	got := f.since(f.n - 2)
+	assert.True(t, len(got) == 2 && got[1].N == f.n, "the last two are %+v", got)
+	got = f.until(30)
+	assert.True(t, len(got) == 9 && got[8].N == 30, "up to 30 there are %d", len(got))
+	assert.True(t, f.since(f.n) == nil && f.until(3) == nil, "there is something where nothing is")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // largest is the limit for the bytes of the whole page.
@@ -16,9 +17,7 @@ const largest = 200 << 10
 func TestPage(t *testing.T) {
 	t.Parallel()
 	p := newPage()
-	if len(p.body) > largest {
-		t.Errorf("the page has %d bytes, more than %d", len(p.body), largest)
-	}
+	assert.True(t, len(p.body) <= largest, "the page has %d bytes, more than %d", len(p.body), largest)
 	w := httptest.NewRecorder()
 	p.serve(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	h := w.Header()
@@ -35,9 +34,7 @@ func TestPage(t *testing.T) {
 	// The digests match the contents of the page.
 	for _, tag := range []string{"script", "style"} {
 		m := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllSubmatch(w.Body.Bytes(), -1)
-		if len(m) != 1 {
-			t.Fatalf("%d times <%s>", len(m), tag)
-		}
+		require.True(t, len(m) == 1, "%d times <%s>", len(m), tag)
 		assert.Contains(t, policy, tag+"-src 'sha256-"+hash(m[0][1])+"'")
 	}
 	again := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
@@ -56,9 +53,8 @@ func TestPage_NoUnsafeContent(t *testing.T) {
 		`innerHTML`, `outerHTML`, `insertAdjacentHTML`, `document\.write`, `\beval\(`, `new Function`, `document\.cookie`,
 		`<[a-z]+[^>]*\son[a-z]+=`, `<[a-z]+[^>]*\sstyle=`, `<script[^>]+src`, `<link[^>]+stylesheet`, `@import`, `url\(`, `setAttribute\('style'`,
 	} {
-		if m := regexp.MustCompile(bad).Find(body); m != nil {
-			t.Errorf("the page has %q", m)
-		}
+		m := regexp.MustCompile(bad).Find(body)
+		assert.True(t, m == nil, "the page has %q", m)
 	}
 	for _, m := range regexp.MustCompile(`https?://[^\s'"<>)]+`).FindAll(body, -1) {
 		if !bytes.HasPrefix(m, []byte("http://www.w3.org/2000/svg")) { // a name, not an address

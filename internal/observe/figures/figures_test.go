@@ -103,9 +103,7 @@ func TestFleet(t *testing.T) {
 		t.Helper()
 		samples, failed := figures.Read(t.Context(), client, 30*time.Second, all)
 		for id, want := range map[string]string{"wrong": "another program", "broken": "/metrics: ", "failing": "status 500", "closed": "refused"} {
-			if !strings.Contains(failed[id], want) {
-				t.Errorf("%s: %q", id, failed[id])
-			}
+			assert.True(t, strings.Contains(failed[id], want), "%s: %q", id, failed[id])
 		}
 		require.Len(t, samples, 2)
 		return samples
@@ -233,9 +231,8 @@ func TestWindow(t *testing.T) {
 	start := time.Now()
 	for i := range 300 {
 		h.Add(map[string]*figures.Sample{"one": {At: start.Add(time.Duration(i) * time.Second)}})
-		if got, want := h.Fleet().Seconds, float64(min(i, 60)); got < want || got > want+10 {
-			t.Fatalf("after %d s: a window of %v s", i, got)
-		}
+		got, want := h.Fleet().Seconds, float64(min(i, 60))
+		require.True(t, got >= want && got <= want+10, "after %d s: a window of %v s", i, got)
 	}
 }
 

@@ -36,9 +36,8 @@ func TestLevel_ConcurrentChange(t *testing.T) {
 			t.Errorf("level %s, want %s; %v", level.Name(), step.want, err)
 		}
 	}
-	if err := level.Set("loud"); !errors.Is(err, logging.ErrLevel) || level.Name() != "warn" {
-		t.Errorf("%v, level %s", err, level.Name())
-	}
+	err = level.Set("loud")
+	assert.True(t, errors.Is(err, logging.ErrLevel) && level.Name() == "warn", "%v, level %s", err, level.Name())
 	got := out.String()
 	if strings.Contains(got, "before") || !strings.Contains(got, "during") || strings.Contains(got, "after") {
 		t.Errorf("the log:\n%s", got)

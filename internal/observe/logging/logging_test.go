@@ -51,14 +51,12 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("level %q: error %v, want ErrLevel", level, err)
 			continue
 		}
-		if !strings.Contains(err.Error(), "error, warn, info, debug, trace") {
-			t.Errorf("level %q: the message does not list the levels: %v", level, err)
-		}
+		assert.True(t, strings.Contains(err.Error(), "error, warn, info, debug, trace"),
+			"level %q: the message does not list the levels: %v", level, err)
 	}
 	_, err := logging.New(&bytes.Buffer{}, "info", "xml")
-	if !errors.Is(err, logging.ErrFormat) || !strings.Contains(err.Error(), "text or json") {
-		t.Errorf("format xml: error %v, want ErrFormat that names text and json", err)
-	}
+	assert.True(t, errors.Is(err, logging.ErrFormat) && strings.Contains(err.Error(), "text or json"),
+		"format xml: error %v, want ErrFormat that names text and json", err)
 }
 
 func TestTextKeepsOneLinePerEntry(t *testing.T) {

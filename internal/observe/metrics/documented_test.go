@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -53,21 +54,17 @@ func TestMetricFamilies_Documented(t *testing.T) {
 	metrics.Roles{}.Register(l)
 	metrics.ModelRoutes(nil).Register(l)
 	bridgemetrics.Bridge(nil).Register(l)
-	if len(l.names) < 20 {
-		t.Errorf("only %d families: %v", len(l.names), l.names)
-	}
+	assert.True(t, len(l.names) >= 20, "only %d families: %v", len(l.names), l.names)
 	known := map[string]bool{}
 	for _, name := range l.names {
 		known[name] = true
-		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("docs/reference/metrics.md does not mention %s", name)
-		}
+		assert.True(t, strings.Contains(string(page), "`"+name+"`"),
+			"docs/reference/metrics.md does not mention %s", name)
 	}
 	others, err := os.ReadFile("../../../docs/api.md")
 	require.NoError(t, err)
 	for _, m := range regexp.MustCompile("pd_[a-z_]+").FindAllString(string(page)+string(others), -1) {
-		if !known[m] && !strings.HasPrefix(m, "pd_agent_") {
-			t.Errorf("the pages mention %s, which does not exist", m)
-		}
+		assert.False(t, !known[m] && !strings.HasPrefix(m, "pd_agent_"),
+			"the pages mention %s, which does not exist", m)
 	}
 }

@@ -29,9 +29,8 @@ func TestIndexMemory(t *testing.T) {
 		"pd_index_memory_bytes prompts": 0, "pd_index_memory_bytes kv_blocks": 7, "pd_index_memory_limit_bytes": 1000,
 		"pd_index_memory_evicted_bytes_total prompts": 0, "pd_index_memory_evicted_bytes_total kv_blocks": 0,
 	} {
-		if n, ok := got[name]; !ok || n != want {
-			t.Errorf("%s is %v (%t), want %v", name, n, ok, want)
-		}
+		n, ok := got[name]
+		assert.True(t, ok && n == want, "%s is %v (%t), want %v", name, n, ok, want)
 	}
 }
 

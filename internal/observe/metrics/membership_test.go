@@ -45,9 +45,8 @@ func TestMembership_EtcdMetrics(t *testing.T) {
 		"pd_membership_orphans": 6, "pd_membership_held": 2, "pd_membership_kept": 8, "pd_membership_revision": 7, "pd_ready": 1,
 		"pd_picks_total session prefill": 9, "pd_picks_total round_robin prefill": 0, "pd_instance_picks_total d:1 decode": 8, "pd_both_picks_total no_other decode": 4, "pd_prompt_tokens_total p:1 asked": 9, "pd_prompt_tokens_total p:1 expected": 6, "pd_prompt_tokens_total p:1 found": 5, "pd_picks_elsewhere_total zone_none prefill": 3,
 	} {
-		if v, ok := got[name]; !ok || v != want {
-			t.Errorf("%s is %v (%t), want %v", name, v, ok, want)
-		}
+		v, ok := got[name]
+		assert.True(t, ok && v == want, "%s is %v (%t), want %v", name, v, ok, want)
 	}
 	v, ok := got["pd_membership_snapshot_age_seconds"]
 	assert.False(t, ok, "an age without a saved membership: %v", v)

@@ -40,9 +40,8 @@ func gathered(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 func check(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	for name, n := range want {
-		if is, ok := got[name]; !ok || is != n {
-			t.Errorf("%s is %v (there: %t), want %v", name, is, ok, n)
-		}
+		is, ok := got[name]
+		assert.True(t, ok && is == n, "%s is %v (there: %t), want %v", name, is, ok, n)
 	}
 }
 
@@ -198,9 +197,7 @@ func TestModels_LabelsAreBounded(t *testing.T) {
 				sum += n
 			}
 		}
-		if len(labels) > most+1 || sum != 200 {
-			t.Errorf("%d labels, %v requests", len(labels), sum)
-		}
+		assert.True(t, len(labels) <= most+1 && sum == 200, "%d labels, %v requests", len(labels), sum)
 	}
 }
 

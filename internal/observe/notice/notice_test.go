@@ -317,9 +317,7 @@ func TestNotices_Bounded(t *testing.T) {
 	words := strings.Split(f.words(), "\n")
 	assert.Len(t, words, 8, "notices")
 	for _, w := range words {
-		if len(w) > 500 {
-			t.Errorf("%d bytes", len(w))
-		}
+		assert.True(t, len(w) <= 500, "%d bytes", len(w))
 	}
 }
 

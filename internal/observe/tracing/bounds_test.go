@@ -52,9 +52,8 @@ func TestSpan_ClientTextBounded(t *testing.T) {
 				t.Errorf("%s of %s has %d bytes: %.300s", a.Key, s.Name, len(text), text)
 			}
 		}
-		if got := s.Attribute("url.path"); !strings.HasPrefix(got, `/v1/responses/\xff`) {
-			t.Errorf("url.path of %s is %q", s.Name, got)
-		}
+		got := s.Attribute("url.path")
+		assert.True(t, strings.HasPrefix(got, `/v1/responses/\xff`), "url.path of %s is %q", s.Name, got)
 	}
 }
 
@@ -105,7 +104,6 @@ func TestCollector_LongRefusal(t *testing.T) { //nolint:paralleltest // the log 
 	tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
 	require.NoError(t, tracer.Close(t.Context()))
 	assert.Equal(t, tracer.Dropped(), 1, "spans were dropped, want 1")
-	if got := lines.String(); len(got) > 2000 || !strings.Contains(got, "quota exceeded") {
-		t.Errorf("%d bytes: %.300s", len(got), got)
-	}
+	got := lines.String()
+	assert.True(t, len(got) <= 2000 && strings.Contains(got, "quota exceeded"), "%d bytes: %.300s", len(got), got)
 }

@@ -40,9 +40,7 @@ func FuzzForm(f *testing.F) {
 			}
 			switch {
 			case bytes.HasPrefix(part, []byte("--")):
-				if got.Model != model && model != "" {
-					t.Fatalf("model %q, want %q: %q", got.Model, model, body)
-				}
+				require.False(t, got.Model != model && model != "", "model %q, want %q: %q", got.Model, model, body)
 				return
 			case named("model") && !bytes.Contains(bytes.ToLower(header), []byte("filename")):
 				model = string(data)

@@ -64,12 +64,9 @@ func TestForms_SameAsVLLM(t *testing.T) {
 			t.Errorf("%s: not an error of ours: %v", r.Name, err)
 			continue
 		}
-		if multipart := strings.HasPrefix(strings.ToLower(r.Type), "multipart/"); own != nil && own.Final != multipart {
-			t.Errorf("%s: an engine is asked about it: %t", r.Name, !own.Final)
-		}
-		if own != nil && own.Status != 400 {
-			t.Errorf("%s: status %d", r.Name, own.Status)
-		}
+		multipart := strings.HasPrefix(strings.ToLower(r.Type), "multipart/")
+		assert.False(t, own != nil && own.Final != multipart, "%s: an engine is asked about it: %t", r.Name, !own.Final)
+		assert.False(t, own != nil && own.Status != 400, "%s: status %d", r.Name, own.Status)
 		message, strict := refusedHere[r.Name]
 		switch {
 		case strict && (err == nil || !strings.Contains(own.Message, message)):
@@ -103,9 +100,8 @@ func TestFormsWithoutAFile(t *testing.T) {
 		}
 		_, err := form.Parse(r.types(), r.bytes())
 		var own *openai.Error
-		if !errors.As(err, &own) || own.Status != r.Status || !strings.Contains(own.Message, "file") {
-			t.Errorf("%s: %v, want %s", r.Name, err, r.Answer)
-		}
+		assert.True(t, errors.As(err, &own) && own.Status == r.Status && strings.Contains(own.Message, "file"),
+			"%s: %v, want %s", r.Name, err, r.Answer)
 	}
 	var own *openai.Error
 	if _, err := form.Parse([]string{"text/plain", "multipart/form-data; boundary=b"}, []byte("--a--")); !errors.As(err, &own) || !own.Final {
@@ -121,9 +117,7 @@ func TestCharsets(t *testing.T) {
 		"--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--B--\r\n"
 	for charset, accepted := range map[string]bool{"ISO-8859-1": true, "US-ASCII": true, "utf8": true, "UTF-8": true, "utf-7": false, "utf-16": false, "cp037": false} {
 		f, err := form.Parse([]string{"multipart/form-data; charset=" + charset + "; boundary=B"}, []byte(body))
-		if (err == nil) != accepted || accepted && f.Model != "m" {
-			t.Errorf("%s: %+v, %v", charset, f, err)
-		}
+		assert.True(t, (err == nil) == accepted && (!accepted || f.Model == "m"), "%s: %+v, %v", charset, f, err)
 	}
 }
 
@@ -138,9 +132,7 @@ func TestBoundaries(t *testing.T) {
 		body := "--" + b + "\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--" + b +
 			"\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--" + b + "--\r\n"
 		f, err := form.Parse([]string{"multipart/form-data; charset=utf-8; boundary=" + boundary}, []byte(body))
-		if (err == nil) != accepted || accepted && f.Model != "m" {
-			t.Errorf("%s: %+v, %v", boundary, f, err)
-		}
+		assert.True(t, (err == nil) == accepted && (!accepted || f.Model == "m"), "%s: %+v, %v", boundary, f, err)
 	}
 }
 

@@ -22,9 +22,7 @@ func TestStringsOfEveryLength(t *testing.T) {
 				s := Scanner{Text: tok}
 				end, err := s.str(0)
 				require.Equal(t, json.Valid(tok), err == nil, "%q: %v, encoding/json says", tok, err)
-				if err == nil && end != len(tok) {
-					t.Fatalf("%q ends at %d, want %d", tok, end, len(tok))
-				}
+				require.False(t, err == nil && end != len(tok), "%q ends at %d, want %d", tok, end, len(tok))
 			}
 		}
 	}

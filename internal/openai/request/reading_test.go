@@ -73,12 +73,10 @@ func TestReading_Media(t *testing.T) {
 				return string(bytes.Join(append(head, prompt), nil))
 			}
 			got := read(first, text)
-			if len(got) > 4096 || !strings.Contains(got, text) || strings.Contains(got, "cache_control") {
-				t.Errorf("%d bytes: %.2000s", len(got), got)
-			}
-			if read(strings.Clone(first), text) != got || read(second, text) == got {
-				t.Error("equal pictures differ, or others are equal")
-			}
+			assert.True(t, len(got) <= 4096 && strings.Contains(got, text) && !strings.Contains(got, "cache_control"),
+				"%d bytes: %.2000s", len(got), got)
+			assert.True(t, read(strings.Clone(first), text) == got && read(second, text) != got,
+				"equal pictures differ, or others are equal")
 		})
 	}
 }

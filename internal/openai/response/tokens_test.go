@@ -36,9 +36,8 @@ func TestTokensOf(t *testing.T) {
 		{"nothing", openai.Chat, ``, response.Tokens{}},
 	} {
 		assert.Equal(t, response.TokensOf(tc.kind, []byte(tc.body)), tc.want, tc.name)
-		if (tc.want != response.Tokens{}) && tc.name != "response" && !response.MayReport([]byte(tc.body)) {
-			t.Errorf("%s: it may report nothing", tc.name)
-		}
+		assert.False(t, (tc.want != response.Tokens{}) && tc.name != "response" && !response.MayReport([]byte(tc.body)),
+			"%s: it may report nothing", tc.name)
 	}
 	for body, want := range map[string]bool{
 		`{"finish_reason":null,"stop_reason":null}`: false, `{"finish_reason": "stop"}`: true, `{"finish_reason":null,"stop_reason":"x"}`: true,

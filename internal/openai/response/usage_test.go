@@ -44,9 +44,8 @@ func TestCachedTokens(t *testing.T) {
 				return
 			}
 			event := "data: " + tc.body + "\n\n"
-			if got := string(response.SetCachedTokens(openai.Chat, []byte(event), prefills)); tc.set != "" && got != "data: "+tc.set+"\n\n" {
-				t.Errorf("in an event: %s", got)
-			}
+			got := string(response.SetCachedTokens(openai.Chat, []byte(event), prefills))
+			assert.False(t, tc.set != "" && got != "data: "+tc.set+"\n\n", "in an event: %s", got)
 		})
 	}
 }
@@ -93,9 +92,8 @@ func TestCachedTokensOfAgents(t *testing.T) {
 				t.Error("it is not looked into")
 			}
 			for _, around := range [][2]string{{}, {"event: x\ndata: ", "\n\n"}} {
-				if got := string(response.SetCachedTokens(tc.kind, []byte(around[0]+tc.body+around[1]), tc.prefill)); got != around[0]+want+around[1] {
-					t.Errorf("SetCachedTokens\ngot  %s\nwant %s", got, want)
-				}
+				got := string(response.SetCachedTokens(tc.kind, []byte(around[0]+tc.body+around[1]), tc.prefill))
+				assert.True(t, got == around[0]+want+around[1], "SetCachedTokens\ngot  %s\nwant %s", got, want)
 			}
 		})
 	}

@@ -125,9 +125,8 @@ func TestListTable(t *testing.T) {
 		`decode  d:1        cordoned (ejected)  3h   -          100     leased  m                plain (default)  -`
 	assert.NoDiff(t, want, listTable(entries, false).Render())
 	for name, want := range map[string]string{"state": "d:1", "age": "d:1", "revision": "a:1"} {
-		if err := sortBy(entries, name); err != nil || entries[0].Address != want {
-			t.Errorf("by %s: %s, %v", name, entries[0].Address, err)
-		}
+		err := sortBy(entries, name)
+		assert.True(t, err == nil && entries[0].Address == want, "by %s: %s, %v", name, entries[0].Address, err)
 	}
 }
 

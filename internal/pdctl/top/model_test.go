@@ -66,9 +66,8 @@ func (m *testModel) screen() string {
 	m.t.Helper()
 	lines := m.lines()
 	for i, line := range lines {
-		if lines[i] = text.StripEscape(line); len(lines[i]) > m.width {
-			m.t.Errorf("%d columns: %q", len(lines[i]), lines[i])
-		}
+		lines[i] = text.StripEscape(line)
+		assert.True(m.t, len(lines[i]) <= m.width, "%d columns: %q", len(lines[i]), lines[i])
 	}
 	return strings.Join(lines, "\n")
 }
@@ -101,9 +100,8 @@ func TestLowScreen(t *testing.T) {
 	m.press("down", "down", "d")
 	for m.height = 40; m.height >= 10; m.height-- {
 		m.shows("09:00:00 UTC", "decode   d:1", "enter confirms, esc cancels")
-		if n := len(m.lines()); n > m.height {
-			t.Errorf("%d lines in %d", n, m.height)
-		}
+		n := len(m.lines())
+		assert.True(t, n <= m.height, "%d lines in %d", n, m.height)
 	}
 }
 
@@ -141,9 +139,7 @@ func TestScreen(t *testing.T) {
 	if got := m.addresses(); len(got) == 0 || len(got) > 2 || m.selected.Address != m.rows()[4].Address || !slices.Contains(got, m.selected.Address) {
 		t.Errorf("%v, selected %s", got, m.selected)
 	}
-	if m.press("q") == nil {
-		t.Error("q does not quit")
-	}
+	assert.True(t, m.press("q") != nil, "q does not quit")
 }
 
 // A change shows its effect, and is made after enter.
@@ -193,9 +189,8 @@ func TestChange(t *testing.T) {
 				return
 			}
 			m.Update(cmd())
-			if m.shows("done"); len(m.done) != 1 || m.done[0] != tc.want {
-				t.Errorf("%+v, want %+v", m.done, tc.want)
-			}
+			m.shows("done")
+			assert.True(t, len(m.done) == 1 && m.done[0] == tc.want, "%+v, want %+v", m.done, tc.want)
 		})
 	}
 }
@@ -208,7 +203,6 @@ func TestChangeKeepsTheConnector(t *testing.T) {
 	m.press("Rboth")
 	run := m.press("enter")
 	m.Update(frameMsg{frame: &frame{usual: "mooncake"}})
-	if run(); len(m.done) != 1 || m.done[0].usual != "nixl" {
-		t.Errorf("%+v", m.done)
-	}
+	run()
+	assert.True(t, len(m.done) == 1 && m.done[0].usual == "nixl", "%+v", m.done)
 }

@@ -165,9 +165,8 @@ func TestEmbeddedEtcdBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	args := "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p"
 	p, err := load(t, nil, strings.Fields(args)...)
-	if err != nil || !p.Embedded() || p.EtcdIsLoopback() || p.InstanceAllow != nil || !p.EtcdTLS.Used() {
-		t.Errorf("%+v, %v", p, err)
-	}
+	assert.True(t, err == nil && p.Embedded() && !p.EtcdIsLoopback() && p.InstanceAllow == nil && p.EtcdTLS.Used(),
+		"%+v, %v", p, err)
 }
 
 func TestError_NamesSource(t *testing.T) {
@@ -275,9 +274,7 @@ func refused(t *testing.T, err error, words []string) {
 	t.Helper()
 	require.Error(t, err, "taken")
 	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%q is not in the message:\n%v", w, err)
-		}
+		assert.True(t, strings.Contains(err.Error(), w), "%q is not in the message:\n%v", w, err)
 	}
 	assert.NotContains(t, err.Error(), "\x1b")
 }

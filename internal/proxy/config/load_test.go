@@ -101,9 +101,8 @@ func TestJSONLists(t *testing.T) {
 		{map[string]string{"PD_ALLOWED_ORIGINS": "https://a.example, https://b.example:8443"}, nil, settings.JSONList{"https://a.example", "https://b.example:8443"}},
 		{nil, []string{"--config", file}, settings.JSONList{"https://a.example", "https://b.example:8443"}},
 	} {
-		if diff := cmp.Diff(tt.want, mustLoad(t, tt.env, tt.args...).AllowedOrigins); diff != "" {
-			t.Errorf("%v %q (-want +got):\n%s", tt.env, tt.args, diff)
-		}
+		diff := cmp.Diff(tt.want, mustLoad(t, tt.env, tt.args...).AllowedOrigins)
+		assert.True(t, diff == "", "%v %q (-want +got):\n%s", tt.env, tt.args, diff)
 	}
 }
 
@@ -232,9 +231,8 @@ func TestReferenceCommandLine(t *testing.T) {
 	assert.EqualSlices(t, p.Prefill, []string{"127.0.0.1:8001", "10.0.0.2:8002"},
 		"prefill: want canonical addresses without duplicates")
 	assert.EqualSlices(t, p.Decode, []string{"127.0.0.1:8005", "127.0.0.1:8006"})
-	if p.Model != "m" || p.Port != 9000 || !p.TraceHeaders {
-		t.Errorf("model %q, port %d, trace headers %v", p.Model, p.Port, p.TraceHeaders)
-	}
+	assert.True(t, p.Model == "m" && p.Port == 9000 && p.TraceHeaders,
+		"model %q, port %d, trace headers %v", p.Model, p.Port, p.TraceHeaders)
 }
 
 func TestPrintMasksAndReadsBack(t *testing.T) {
@@ -253,18 +251,16 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	}
 	assert.Contains(t, out.String(), "# environment PD_ETCD_PASSWORD", "# flag --model")
 	for _, key := range []string{"api-key: [********, ********]", "admin-api-key: ********"} {
-		if !strings.Contains(strings.ReplaceAll(out.String(), `"`, ""), key) {
-			t.Errorf("no %q in:\n%s", key, out.String())
-		}
+		assert.True(t, strings.Contains(strings.ReplaceAll(out.String(), `"`, ""), key),
+			"no %q in:\n%s", key, out.String())
 	}
 	// With the secrets set again, the printed settings load as the same values.
 	text := dropLines(out.String(), "api-key", "etcd-listen", "etcd-data-dir")
 	q := mustLoad(t, map[string]string{"PD_ETCD_PASSWORD": "etcd-secret"}, "--config", writeFile(t, text),
 		"--api-key", "client-secret-1,client-secret-2", "--engine-api-key", "engine-secret", "--admin-api-key", "admin-secret")
 	q.ConfigFile = ""
-	if diff := cmp.Diff(p, q, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
-		t.Errorf("read back (-printed +read):\n%s\n%s", diff, out.String())
-	}
+	diff := cmp.Diff(p, q, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
+	assert.True(t, diff == "", "read back (-printed +read):\n%s\n%s", diff, out.String())
 }
 
 // Printed settings load also with TLS at the embedded etcd; settings that a file cannot have are named.

@@ -163,15 +163,13 @@ func TestReferencePrecedenceAndPrint(t *testing.T) {
 	if !slices.Equal(p.Prefill, []string{"127.0.0.1:8100"}) || !slices.Equal(p.Decode, []string{"127.0.0.1:8200"}) || p.MaxAttempts != 2 {
 		t.Errorf("prefill %v, decode %v, attempts %d: flags must win", p.Prefill, p.Decode, p.MaxAttempts)
 	}
-	if p.Connector != "plain" || p.WaitingRetryInterval != time.Second {
-		t.Errorf("connector %q, interval %v: what a file says is no default to replace", p.Connector, p.WaitingRetryInterval)
-	}
+	assert.True(t, p.Connector == "plain" && p.WaitingRetryInterval == time.Second,
+		"connector %q, interval %v: what a file says is no default to replace", p.Connector, p.WaitingRetryInterval)
 	var out strings.Builder
 	require.NoError(t, p.Print(&out))
 	for _, line := range []string{"prefill: ['127.0.0.1:8100'] # flag --prefiller-ports", "max-attempts: 2 # flag --max-retries"} {
-		if !strings.Contains(strings.NewReplacer(`"`, "'").Replace(out.String()), line) {
-			t.Errorf("%q is not in:\n%s", line, out.String())
-		}
+		assert.True(t, strings.Contains(strings.NewReplacer(`"`, "'").Replace(out.String()), line),
+			"%q is not in:\n%s", line, out.String())
 	}
 	assert.NotContains(t, out.String(), "prefiller-ports:")
 }

@@ -52,9 +52,8 @@ func TestBootstrap_Queried(t *testing.T) {
 		}
 	}
 	for _, rec := range []instance.Record{{Connector: "nixl", Ports: ports}, {EngineIDs: map[string]string{"0": "e"}}} {
-		if f, err := p.Probe(t.Context(), in(rec)); err != nil || f.EngineIDs != nil {
-			t.Errorf("%+v: %+v, %v", rec, f, err)
-		}
+		f, err := p.Probe(t.Context(), in(rec))
+		assert.True(t, err == nil && f.EngineIDs == nil, "%+v: %+v, %v", rec, f, err)
 	}
 	free := testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(free)
@@ -77,9 +76,8 @@ func TestNewIncarnation_WaitsForEngineIDs(t *testing.T) {
 		Ports: map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}, EngineIDs: map[string]string{"0": s.EngineID()}}}
 	alive := func(want error) {
 		t.Helper()
-		if err := p.Alive(t.Context(), in); !errors.Is(err, want) || (err == nil) != (want == nil) {
-			t.Errorf("%v, want %v", err, want)
-		}
+		err := p.Alive(t.Context(), in)
+		assert.True(t, errors.Is(err, want) && (err == nil) == (want == nil), "%v, want %v", err, want)
 	}
 	alive(nil)
 	s.Kill()
@@ -161,9 +159,8 @@ func TestProber_Trial(t *testing.T) {
 			assert.Equal(t, r.Requests, 1, "%s: trials of a rank", name)
 		}
 		s.Pause(true)
-		if err := p.Trial(t.Context(), at(s)); err == nil || errors.Is(err, health.ErrRefused) {
-			t.Errorf("%s, paused: %v", name, err)
-		}
+		err := p.Trial(t.Context(), at(s))
+		assert.True(t, err != nil && !errors.Is(err, health.ErrRefused), "%s, paused: %v", name, err)
 		s.Pause(false)
 		s.SetCore(fakevllm.CoreState{Hung: true})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -174,9 +171,8 @@ func TestProber_Trial(t *testing.T) {
 	locked := fakevllm.StartTest(t, fakevllm.Options{APIKey: "another"})
 	assert.ErrorIs(t, p.Trial(t.Context(), at(locked)), health.ErrRefused, "a key that the engine refuses")
 	locked.Kill()
-	if err := p.Trial(t.Context(), at(locked)); err == nil || errors.Is(err, health.ErrRefused) {
-		t.Errorf("a stopped engine: %v", err)
-	}
+	err := p.Trial(t.Context(), at(locked))
+	assert.True(t, err != nil && !errors.Is(err, health.ErrRefused), "a stopped engine: %v", err)
 }
 
 // A trial that could not be sent says nothing about the engine, even if only one rank's request failed.
@@ -211,9 +207,8 @@ func TestProber_Suspended(t *testing.T) {
 				want = "" // it has no /is_paused
 			}
 			s.SetCore(is)
-			if got, err := p.Suspended(t.Context(), in); err != nil || got != want {
-				t.Errorf("%s, %+v: %q, %v", version, is, got, err)
-			}
+			got, err := p.Suspended(t.Context(), in)
+			assert.True(t, err == nil && got == want, "%s, %+v: %q, %v", version, is, got, err)
 		}
 		s.SetCore(fakevllm.CoreState{})
 	}
@@ -241,9 +236,8 @@ func TestProber_SuspendedWithoutAnswer(t *testing.T) {
 			})
 			s := httptest.NewServer(mux)
 			in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Listener.Addr().String()}}
-			if _, err := p.Suspended(t.Context(), in); err == nil || errors.Is(err, health.ErrNoRoute) {
-				t.Errorf("%s of %s: %v", name, path, err)
-			}
+			_, err := p.Suspended(t.Context(), in)
+			assert.True(t, err != nil && !errors.Is(err, health.ErrNoRoute), "%s of %s: %v", name, path, err)
 			s.Close()
 		}
 	}

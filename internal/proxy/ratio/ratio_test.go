@@ -282,18 +282,16 @@ func TestEmptyRole(t *testing.T) {
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
 	p.full, p.rates = false, estimate.Rates{}
 	p.run(t.Context(), 200)
-	if got := p.serving(); got != [2]int{1, 3} || p.moves(ratio.Moved) != 0 {
-		t.Fatalf("%v: no role is empty", got)
-	}
+	got := p.serving()
+	require.True(t, got == [2]int{1, 3} && p.moves(ratio.Moved) == 0, "%v: no role is empty", got)
 	for _, k := range (instance.Key{Role: instance.Both, Address: "127.0.0.1:1"}).Each() {
 		members.Del(t, etcd.Client(t), members.Layout(t).Instance(k))
 	}
 	p.run(t.Context(), 110)
 	require.Equal(t, p.serving(), [2]int{0, 3}, "the engine may be about to start")
 	p.run(t.Context(), 400)
-	if got := p.serving(); got != [2]int{1, 2} || p.moves(ratio.Moved) != 1 {
-		t.Fatalf("%v, %d changes", got, p.moves(ratio.Moved))
-	}
+	got = p.serving()
+	require.True(t, got == [2]int{1, 2} && p.moves(ratio.Moved) == 1, "%v, %d changes", got, p.moves(ratio.Moved))
 }
 
 // A refused change of one engine does not prevent that of the next one, and is tried again later.
@@ -375,9 +373,8 @@ func TestEjectedEngine_KeepsRole(t *testing.T) {
 	p.views["127.0.0.1:3"] = ""
 	p.run(t.Context(), 40)
 	check(2, 1, 1)
-	if in, ok := p.snap.Lookup(instance.Key{Role: instance.Prefill, Address: "127.0.0.1:2"}); !ok || in.Usable() {
-		t.Fatalf("%+v is usable", in)
-	}
+	in, ok := p.snap.Lookup(instance.Key{Role: instance.Prefill, Address: "127.0.0.1:2"})
+	require.True(t, ok && !in.Usable(), "%+v is usable", in)
 	for _, address := range []string{"127.0.0.1:3", "127.0.0.1:4"} {
 		p.views[address] = instance.Ejected
 	}
@@ -412,9 +409,8 @@ func TestKVUseOfEngineInBothRoles(t *testing.T) {
 	for tick := range 60 {
 		f.Step(t.Context(), time.Unix(int64(tick), 0))
 	}
-	if got := f.Advice()[1].Pressure; got < 0.79 || got > 0.81 {
-		t.Errorf("pressure %v", got)
-	}
+	got := f.Advice()[1].Pressure
+	assert.True(t, got >= 0.79 && got <= 0.81, "pressure %v", got)
 }
 
 // Nothing changes while the load is normal, the state of the fleet is unknown, etcd is
@@ -426,9 +422,8 @@ func TestNothingChanges(t *testing.T) {
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
 	unchanged := func(what string) {
 		t.Helper()
-		if got := p.serving(); got != [2]int{1, 3} || p.moves(ratio.Moved) != 0 {
-			t.Fatalf("%s: %v", what, got)
-		}
+		got := p.serving()
+		require.True(t, got == [2]int{1, 3} && p.moves(ratio.Moved) == 0, "%s: %v", what, got)
 	}
 	p.full = false
 	p.run(t.Context(), 200)
@@ -462,9 +457,8 @@ func TestNothingChanges(t *testing.T) {
 
 	advises := newProxy(t, etcd, config.AutoRolesAdvise, "b")
 	advises.run(t.Context(), 400)
-	if n := advises.moves(ratio.Advised); n != 3 {
-		t.Errorf("advised %d times in 400 s", n)
-	}
+	n := advises.moves(ratio.Advised)
+	assert.True(t, n == 3, "advised %d times in 400 s", n)
 	unchanged("advised")
 	if off := newProxy(t, etcd, config.AutoRolesOff, "c"); true {
 		off.run(t.Context(), 200)

@@ -148,9 +148,8 @@ func TestRefusals(t *testing.T) {
 				return
 			}
 			var e *certs.Error
-			if !errors.As(err, &e) || e.Reason != tc.reason || !strings.Contains(e.Text, tc.text) {
-				t.Errorf("the client says %v, want %s: %s", err, tc.reason, tc.text)
-			}
+			assert.True(t, errors.As(err, &e) && e.Reason == tc.reason && strings.Contains(e.Text, tc.text),
+				"the client says %v, want %s: %s", err, tc.reason, tc.text)
 			testkit.Eventually(t, time.Minute, func() error {
 				if l.RefusedCounts()[tc.counted] != 1 || !strings.Contains(log.String(), tc.log) {
 					return errors.New(log.String())
@@ -182,9 +181,7 @@ func TestWithoutTLS(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", path, resp.StatusCode, text, err)
 		}
 	}
-	if l.RefusedCounts()[certs.NoTLS] != 2 {
-		t.Errorf("%v\n%s", l.RefusedCounts(), &log)
-	}
+	assert.True(t, l.RefusedCounts()[certs.NoTLS] == 2, "%v\n%s", l.RefusedCounts(), &log)
 
 	ln := testkit.Listen(t)
 	srv := &http.Server{Handler: http.NotFoundHandler()}
@@ -193,9 +190,7 @@ func TestWithoutTLS(t *testing.T) {
 	defer func() { _ = srv.Close(); <-done }()
 	_, err := ask(t, open(t, certs.Files{CA: a.CA}, nil), ln.Addr().String())
 	var e *certs.Error
-	if !errors.As(err, &e) || e.Reason != certs.NoTLS || !strings.Contains(e.Text, "use http://") {
-		t.Errorf("%v", err)
-	}
+	assert.True(t, errors.As(err, &e) && e.Reason == certs.NoTLS && strings.Contains(e.Text, "use http://"), "%v", err)
 }
 
 // New files are used for new connections; open connections continue.
@@ -246,9 +241,8 @@ func TestReload(t *testing.T) {
 	step("expired", "second", "the new certificate has expired", 1)
 	issue("third", 24*time.Hour)
 	step("mended", "third", "the certificate for clients expires at ", 2)
-	if n := strings.Count(log.String(), "the old ones stay active"); n != 4 {
-		t.Errorf("said %d times:\n%s", n, &log)
-	}
+	n := strings.Count(log.String(), "the old ones stay active")
+	assert.True(t, n == 4, "said %d times:\n%s", n, &log)
 }
 
 // A partially written file does not become active: with half of
@@ -282,9 +276,8 @@ func TestReload_PartiallyWrittenFile(t *testing.T) {
 	s.Check()
 	s.Check()
 	client.Cert, client.Key = old.Issue("client", testkit.Certificate{CN: "client"})
-	if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Reloads != 1 {
-		t.Errorf("written: %v, %+v", err, s.Status())
-	}
+	_, err := ask(t, open(t, client, nil), address)
+	assert.True(t, err == nil && s.Status().Reloads == 1, "written: %v, %+v", err, s.Status())
 }
 
 // An unusable file at the start is an error that names the file.
@@ -307,9 +300,7 @@ func TestUnusableFiles(t *testing.T) {
 		"half a bundle": {CA: half(a.CA, cert)},
 	} {
 		_, err := certs.Open(certs.Options{Files: f})
-		if err == nil || !strings.Contains(err.Error(), ".pem") {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), ".pem"), "%s: %v", name, err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // decode removes the framing of src in pieces of cut bytes, each in
@@ -95,12 +96,8 @@ func TestChunks_FullDestination(t *testing.T) {
 	for !d.Done() {
 		var dst [2]byte
 		n, used, err := d.Decode(dst[:], src)
-		if err != nil || used == 0 {
-			t.Fatalf("%d bytes, %v", used, err)
-		}
+		require.True(t, err == nil && used != 0, "%d bytes, %v", used, err)
 		got, src = append(got, dst[:n]...), src[used:]
 	}
-	if string(got) != "abcde" || len(src) > 0 {
-		t.Errorf("%q, %q is left", got, src)
-	}
+	assert.True(t, string(got) == "abcde" && len(src) == 0, "%q, %q is left", got, src)
 }

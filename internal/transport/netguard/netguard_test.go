@@ -56,9 +56,7 @@ func TestCheck(t *testing.T) {
 			t.Parallel()
 			err := netguard.New(tc.allow).Check(netip.MustParseAddr(tc.ip))
 			require.Equal(t, err == nil, tc.ok, "Check(%s) = %v, want ok", tc.ip, err)
-			if err != nil && !errors.Is(err, netguard.ErrForbidden) {
-				t.Fatalf("error %v is not ErrForbidden", err)
-			}
+			require.False(t, err != nil && !errors.Is(err, netguard.ErrForbidden), "error %v is not ErrForbidden", err)
 		})
 	}
 }

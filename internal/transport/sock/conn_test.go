@@ -92,9 +92,7 @@ func TestRestAfterADeadline(t *testing.T) {
 	for _, p := range rest {
 		left += len(p)
 	}
-	if left == 0 || left == len(sent) {
-		t.Fatalf("%d of %d bytes are left", left, len(sent))
-	}
+	require.True(t, left != 0 && left != len(sent), "%d of %d bytes are left", left, len(sent))
 	_ = ours.SetWriteDeadline(time.Time{})
 	wrote := make(chan error, 1)
 	go func() {
@@ -145,14 +143,11 @@ func TestErrors(t *testing.T) {
 		assert.True(t, slices.ContainsFunc(c.want, func(want error) bool { return errors.Is(err, want) }),
 			"%s: %v, want %v", c.name, err, c.want)
 		var op *net.OpError
-		if err != io.EOF && !errors.As(err, &op) {
-			t.Errorf("%s: %#v is no *net.OpError", c.name, err)
-		}
+		assert.False(t, err != io.EOF && !errors.As(err, &op), "%s: %#v is no *net.OpError", c.name, err)
 	}
 	ours, _ := pair(t)
-	if n, err := ours.Read(nil); n != 0 || err != nil {
-		t.Errorf("Read(nil) = %d, %v", n, err)
-	}
+	n, err := ours.Read(nil)
+	assert.True(t, n == 0 && err == nil, "Read(nil) = %d, %v", n, err)
 }
 
 func TestConsume(t *testing.T) {
@@ -161,11 +156,8 @@ func TestConsume(t *testing.T) {
 	all := bytes.Join(words(), nil)
 	for n := 0; n <= len(all); n++ {
 		rest := sock.Consume(words(), n)
-		if got := bytes.Join(rest, nil); !bytes.Equal(got, all[n:]) {
-			t.Errorf("without %d bytes %q is left, want %q", n, got, all[n:])
-		}
-		if len(rest) > 0 && len(rest[0]) == 0 {
-			t.Errorf("without %d bytes the first piece is empty", n)
-		}
+		got := bytes.Join(rest, nil)
+		assert.True(t, bytes.Equal(got, all[n:]), "without %d bytes %q is left, want %q", n, got, all[n:])
+		assert.False(t, len(rest) > 0 && len(rest[0]) == 0, "without %d bytes the first piece is empty", n)
 	}
 }

@@ -105,9 +105,7 @@ func do(t *testing.T, c upstream.Client, in *instance.Instance) (string, *upstre
 		}
 	}
 	var e *upstream.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("error of type %T: %v", err, err)
-	}
+	require.True(t, errors.As(err, &e), "error of type %T: %v", err, err)
 	return "", e
 }
 
@@ -125,9 +123,8 @@ func TestRequestOnTheWire(t *testing.T) {
 				map[bool]string{true: "|agent"}[hasAgent]
 			_, _ = io.WriteString(c, ok)
 		})
-		if b, e := do(t, open(t, upstream.Options{}), in); e != nil || b != "ok" {
-			t.Fatalf("%q, %v", b, e)
-		}
+		b, e := do(t, open(t, upstream.Options{}), in)
+		require.True(t, e == nil && b == "ok", "%q, %v", b, e)
 		require.Equal(t, <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`)
 	})
 }
@@ -169,9 +166,8 @@ func TestStages(t *testing.T) {
 				t.Parallel()
 				in := server(t, func(_ int, c net.Conn, r *bufio.Reader) { tc.script(c, r) })
 				_, e := do(t, open(t, upstream.Options{}), in)
-				if e == nil || e.Stage != tc.stage || e.MaybeTaken != tc.taken || e.Refused() {
-					t.Fatalf("%+v (%v), want %s", e, e, tc.stage)
-				}
+				require.True(t, e != nil && e.Stage == tc.stage && e.MaybeTaken == tc.taken && !e.Refused(),
+					"%+v (%v), want %s", e, e, tc.stage)
 			})
 		}
 	})
@@ -184,15 +180,13 @@ func TestNotConnected(t *testing.T) {
 		in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
 		_ = ln.Close()
 		_, e := do(t, open(t, upstream.Options{}), in)
-		if e == nil || e.Stage != upstream.StageNotConnected || !e.Refused() || e.MaybeTaken {
-			t.Fatalf("refused: %+v", e)
-		}
+		require.True(t, e != nil && e.Stage == upstream.StageNotConnected && e.Refused() && !e.MaybeTaken,
+			"refused: %+v", e)
 		require.Contains(t, e.Error(), "connection refused", in.Address)
 		guarded := open(t, upstream.Options{Guard: netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})})
 		_, e = do(t, guarded, in)
-		if e == nil || !errors.Is(e, netguard.ErrForbidden) || e.Stage != upstream.StageNotConnected {
-			t.Fatalf("guarded: %+v", e)
-		}
+		require.True(t, e != nil && errors.Is(e, netguard.ErrForbidden) && e.Stage == upstream.StageNotConnected,
+			"guarded: %+v", e)
 	})
 }
 
@@ -221,9 +215,8 @@ func TestStaleConnection(t *testing.T) {
 				})
 				c := open(t, upstream.Options{})
 				for range 2 {
-					if b, e := do(t, c, in); e != nil || b != "ok" {
-						t.Fatalf("%q, %v", b, e)
-					}
+					b, e := do(t, c, in)
+					require.True(t, e == nil && b == "ok", "%q, %v", b, e)
 				}
 				<-closed
 				require.Equal(t, c.StaleRetries(), 1, "stale retries")
@@ -248,15 +241,13 @@ func TestStaleConnection_Once(t *testing.T) {
 			}
 		})
 		c := open(t, upstream.Options{})
-		if b, e := do(t, c, in); e != nil || b != "ok" {
-			t.Fatalf("%q, %v", b, e)
-		}
+		b, e := do(t, c, in)
+		require.True(t, e == nil && b == "ok", "%q, %v", b, e)
 		r := request(in)
 		r.Once = true
 		_, err := c.Do(t.Context(), r)
-		if e, _ := errors.AsType[*upstream.Error](err); e == nil || e.Stage != upstream.StageStale || !e.MaybeTaken {
-			t.Fatalf("%+v", err)
-		}
+		e, _ = errors.AsType[*upstream.Error](err)
+		require.True(t, e != nil && e.Stage == upstream.StageStale && e.MaybeTaken, "%+v", err)
 		if n := received.Load(); n != 2 || c.StaleRetries() != 0 {
 			t.Fatalf("%d requests were received, %d stale retries", n, c.StaleRetries())
 		}
@@ -288,9 +279,8 @@ func TestStaleConnection_EngineGone(t *testing.T) {
 		}
 		_, e := do(t, c, in)
 		<-done
-		if e == nil || !e.Refused() || !e.MaybeTaken {
-			t.Fatalf("%+v: the instance exited and may have received the request", e)
-		}
+		require.True(t, e != nil && e.Refused() && e.MaybeTaken,
+			"%+v: the instance exited and may have received the request", e)
 	})
 }
 
@@ -354,8 +344,6 @@ func TestTimeout(t *testing.T) {
 		<-ctx.Done()
 		_, err := open(t, upstream.Options{}).Do(ctx, request(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}}))
 		var ue *upstream.Error
-		if !errors.As(err, &ue) || ue.Stage != upstream.StageNotConnected {
-			t.Fatalf("%v", err)
-		}
+		require.True(t, errors.As(err, &ue) && ue.Stage == upstream.StageNotConnected, "%v", err)
 	})
 }

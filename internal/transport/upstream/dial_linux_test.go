@@ -18,6 +18,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -135,7 +136,7 @@ func TestDial_Unanswered(t *testing.T) {
 		if e == nil || e.Stage != upstream.StageNotConnected || !e.Timeout() || e.Refused() || e.MaybeTaken {
 			t.Fatalf("%+v", e)
 		}
-		testkit.Until(t, time.Minute, l.connecting, func(ports []int) bool { return len(ports) <= 0 })
+		testkit.Until(t, time.Minute, l.connecting, func(ports []int) bool { return len(ports) == 0 })
 	})
 }
 
@@ -152,8 +153,7 @@ func TestDialer_LimitsSilence(t *testing.T) {
 		var got int
 		var failed error
 		err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, name) })
-		if err = errors.Join(err, failed); err != nil || got != want {
-			t.Errorf("option %d: %d, want %d, %v", name, got, want, err)
-		}
+		err = errors.Join(err, failed)
+		assert.True(t, err == nil && got == want, "option %d: %d, want %d, %v", name, got, want, err)
 	}
 }

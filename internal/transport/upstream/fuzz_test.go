@@ -97,28 +97,18 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 		return
 	}
 	theirs, body, end, err := standard(method, in)
-	if theirs == nil {
-		t.Fatalf("we took a head that net/http refuses: %v", err)
-	}
-	if ours.err == nil && err != nil {
-		t.Fatalf("we took a body that net/http refuses: %v", err)
-	}
+	require.True(t, theirs != nil, "we took a head that net/http refuses: %v", err)
+	require.False(t, ours.err == nil && err != nil, "we took a body that net/http refuses: %v", err)
 	require.Equal(t, theirs.StatusCode, ours.status, "status of net/http")
-	if ours.err == nil && string(body) != ours.body {
-		t.Fatalf("body %q, net/http says %q", ours.body, body)
-	}
-	if ours.err != nil && !strings.HasPrefix(string(body), ours.body) && err == nil {
-		t.Fatalf("the beginning of a body %q, net/http says %q", ours.body, body)
-	}
-	if ours.length >= 0 && int64(len(ours.body)) > ours.length {
-		t.Fatalf("%d bytes of %d", len(ours.body), ours.length)
-	}
-	if ours.reusable && (ours.err != nil || theirs.Close || taken != end) {
-		t.Fatalf("the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
-	}
-	if pieces.reusable && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
-		t.Fatalf("cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
-	}
+	require.False(t, ours.err == nil && string(body) != ours.body, "body %q, net/http says %q", ours.body, body)
+	require.False(t, ours.err != nil && !strings.HasPrefix(string(body), ours.body) && err == nil,
+		"the beginning of a body %q, net/http says %q", ours.body, body)
+	require.False(t, ours.length >= 0 && int64(len(ours.body)) > ours.length,
+		"%d bytes of %d", len(ours.body), ours.length)
+	require.False(t, ours.reusable && (ours.err != nil || theirs.Close || taken != end),
+		"the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
+	require.False(t, pieces.reusable && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end),
+		"cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
 	for _, name := range []string{"Trailer", "Connection"} { // net/http removes them
 		theirs.Header.Del(name)
 		ours.header.Del(name)
@@ -182,9 +172,8 @@ func FuzzRequest(f *testing.F) {
 		sent, err := io.ReadAll(got.Body)
 		require.NoError(t, err, "%q: body %q", whole, sent)
 		require.True(t, bytes.Equal(sent, body), "%q: body %q", whole, sent)
-		if left := src.Len() + r.Buffered(); left != 0 {
-			t.Fatalf("%d bytes of %q are another request", left, whole)
-		}
+		left := src.Len() + r.Buffered()
+		require.True(t, left == 0, "%d bytes of %q are another request", left, whole)
 		if got.Method != method || got.Host != "10.0.0.1:8000" || got.Header.Get("X-Last") != "1" || len(got.TransferEncoding) > 0 {
 			t.Fatalf("%q is read as %s to %s, %v", whole, got.Method, got.Host, got.Header)
 		}

@@ -89,9 +89,8 @@ func TestPool_ReusePerIncarnation(t *testing.T) {
 		}
 		require.Equal(t, ask(t, p, step.in), "a", step.name)
 		require.Equal(t, s.conns.Load(), step.conns, "%s: connections so far", step.name)
-		if len(p.hosts) != 1 || len(p.hosts[s.Key].idle) != 1 || p.hosts[s.Key].active != 0 {
-			t.Fatalf("%s: %d hosts, %+v", step.name, len(p.hosts), p.hosts[s.Key])
-		}
+		require.True(t, len(p.hosts) == 1 && len(p.hosts[s.Key].idle) == 1 && p.hosts[s.Key].active == 0,
+			"%s: %d hosts, %+v", step.name, len(p.hosts), p.hosts[s.Key])
 	}
 }
 

@@ -118,15 +118,13 @@ func TestStandardServerResponses(t *testing.T) {
 			resp, got, err := fetch(t.Context(), c, &upstream.Request{
 				Instance: in, Method: tc.method, Path: tc.path, Header: http.Header{"User-Agent": nil}, Body: tc.body,
 			})
-			if err != nil || resp.Status != tc.status || got != tc.want {
-				t.Fatalf("%s: %v, %+v, %d bytes", tc.name, err, resp, len(got))
-			}
+			require.True(t, err == nil && resp.Status == tc.status && got == tc.want,
+				"%s: %v, %+v, %d bytes", tc.name, err, resp, len(got))
 		}
 		assert.Equal(t, conns.Load(), 1, "connections for requests one after another")
 		for range 3 {
-			if _, got, err := fetch(t.Context(), c, &upstream.Request{Instance: in, Method: "GET", Path: "/close", Header: http.Header{}}); err != nil || got != "last" {
-				t.Fatalf("%q, %v", got, err)
-			}
+			_, got, err := fetch(t.Context(), c, &upstream.Request{Instance: in, Method: "GET", Path: "/close", Header: http.Header{}})
+			require.True(t, err == nil && got == "last", "%q, %v", got, err)
 		}
 		assert.Equal(t, conns.Load(), 3, "connections: one that was announced closed was used, or one was not kept")
 		assert.True(t, bytes.Equal(large, kept), "the body's bytes were changed")
@@ -235,9 +233,8 @@ func TestCloseOfAnUnfinishedBody(t *testing.T) {
 		require.NoError(t, err)
 		_ = resp.Body.Close()
 		require.Error(t, <-left, "the engine read a byte")
-		if _, err := resp.Body.Read(make([]byte, 9)); err == nil || errors.Is(err, io.EOF) {
-			t.Fatalf("reading a closed body: %v", err)
-		}
+		_, err = resp.Body.Read(make([]byte, 9))
+		require.True(t, err != nil && !errors.Is(err, io.EOF), "reading a closed body: %v", err)
 	})
 }
 
@@ -291,21 +288,16 @@ func TestEarlyAnswer(t *testing.T) {
 				if how == "closes" && err != nil {
 					// The reset may arrive before the answer is read; then it is the error.
 					var e *upstream.Error
-					if !errors.As(err, &e) || !e.MaybeTaken {
-						t.Fatalf("%v", err)
-					}
+					require.True(t, errors.As(err, &e) && e.MaybeTaken, "%v", err)
 					return
 				}
-				if err != nil || resp.Status != 413 || got != "large" {
-					t.Fatalf("%+v %q, %v", resp, got, err)
-				}
+				require.True(t, err == nil && resp.Status == 413 && got == "large", "%+v %q, %v", resp, got, err)
 				_, _, err = fetch(t.Context(), c, request(in))
 				require.NoError(t, err)
 				mu.Lock()
 				defer mu.Unlock()
-				if n := c.StaleRetries(); conns != 2 || n != 0 {
-					t.Fatalf("%d connections, %d stale", conns, n)
-				}
+				n := c.StaleRetries()
+				require.True(t, conns == 2 && n == 0, "%d connections, %d stale", conns, n)
 			})
 		})
 	}
@@ -323,9 +315,7 @@ func TestHalfWrittenRequest(t *testing.T) {
 		r.Body = [][]byte{make([]byte, 16<<20)}
 		_, _, err := fetch(t.Context(), open(t, upstream.Options{}), r)
 		var e *upstream.Error
-		if !errors.As(err, &e) || e.Stage != upstream.StageSent || !e.MaybeTaken {
-			t.Fatalf("%+v", err)
-		}
+		require.True(t, errors.As(err, &e) && e.Stage == upstream.StageSent && e.MaybeTaken, "%+v", err)
 	})
 }
 
@@ -353,9 +343,8 @@ func TestBadRequests(t *testing.T) {
 		change(r)
 		_, err := p.Do(t.Context(), r)
 		var e *upstream.Error
-		if !errors.As(err, &e) || e.Stage != upstream.StageNotConnected || e.MaybeTaken || e.Refused() {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.True(t, errors.As(err, &e) && e.Stage == upstream.StageNotConnected && !e.MaybeTaken && !e.Refused(),
+			"%s: %v", name, err)
 	}
 }
 
@@ -375,9 +364,8 @@ func TestFraming_IgnoresCallerHeader(t *testing.T) {
 		"content-length": {"1"}, "Content-Length": {"2"}, "Transfer-encoding": {"chunked"}, "HOST": {"evil"},
 		"Connection": {"close"}, "Upgrade": {"h2c"}, "Trailer": {"X"}, "x-odd-Case": {"kept"},
 	}
-	if _, b, err := fetch(t.Context(), newPool(t, upstream.Options{}), r); err != nil || b != "ok" {
-		t.Fatalf("%q, %v", b, err)
-	}
+	_, b, err := fetch(t.Context(), newPool(t, upstream.Options{}), r)
+	require.True(t, err == nil && b == "ok", "%q, %v", b, err)
 	want := "POST /v1/completions?x=1 HTTP/1.1\r\nHost: " + in.Address + "\r\nx-odd-Case: kept\r\nContent-Length: 7\r\n\r\n{\"a\":1}"
 	require.Equal(t, <-got, want)
 }

@@ -146,9 +146,8 @@ func TestStartErrors(t *testing.T) {
 	assert.ErrorIs(t, err, embedetcd.ErrListen, "an address of another machine")
 	file, _ := config(t, filepath.Join(t.TempDir(), "file"))
 	testkit.WriteFile(t, file.DataDir, "")
-	if _, err := process.Start(t.Context(), file); err == nil || errors.Is(err, process.ErrDamaged) {
-		t.Errorf("a file for a directory: %v", err)
-	}
+	_, err = process.Start(t.Context(), file)
+	assert.True(t, err != nil && !errors.Is(err, process.ErrDamaged), "a file for a directory: %v", err)
 }
 
 // An address that this machine does not have yet, and an unreadable certificate, are not reported

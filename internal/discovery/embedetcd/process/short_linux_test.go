@@ -42,13 +42,11 @@ func TestNoDescriptors(t *testing.T) {
 		return nil
 	})
 	testkit.Eventually(t, soon, runs(h))
-	if resp, err := cli.Get(t.Context(), "/k"); err != nil || len(resp.Kvs) != 1 {
-		t.Errorf("%+v, %v", resp, err)
-	}
+	resp, err := cli.Get(t.Context(), "/k")
+	assert.True(t, err == nil && len(resp.Kvs) == 1, "%+v, %v", resp, err)
 	s := out.String()
-	if end := strings.Index(s, "embedded etcd has ended"); end < 0 || !strings.Contains(s[end:], "too many open files") {
-		t.Error("the log does not say why it ended")
-	}
+	end := strings.Index(s, "embedded etcd has ended")
+	assert.True(t, end >= 0 && strings.Contains(s[end:], "too many open files"), "the log does not say why it ended")
 }
 
 // A limit of file descriptors that is too low for etcd is not
@@ -61,9 +59,7 @@ func TestStart_DescriptorLimitNotDamage(t *testing.T) {
 		if err == nil {
 			h.Close()
 		}
-		if err == nil || errors.Is(err, process.ErrDamaged) {
-			t.Fatalf("error %v", err)
-		}
+		require.True(t, err != nil && !errors.Is(err, process.ErrDamaged), "error %v", err)
 		return
 	}
 	t.Parallel()

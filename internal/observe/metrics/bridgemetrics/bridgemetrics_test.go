@@ -25,9 +25,8 @@ func TestBridge(t *testing.T) {
 	}
 	for _, f := range families {
 		m := f.GetMetric()[0]
-		if got := m.GetGauge().GetValue() + m.GetCounter().GetValue(); got != want[f.GetName()] {
-			t.Errorf("%s is %v, want %v", f.GetName(), got, want[f.GetName()])
-		}
+		got := m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		assert.True(t, got == want[f.GetName()], "%s is %v, want %v", f.GetName(), got, want[f.GetName()])
 	}
 	assert.Equal(t, len(families), len(want))
 }
