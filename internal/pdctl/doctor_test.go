@@ -621,7 +621,8 @@ func TestDoctorStaleProxy(t *testing.T) {
 	for _, address := range []string{"10.0.0.2:8000", "10.0.0.5:8000"} { // the clock of the second one is ahead
 		finds(t, got, "proxy", "proxy "+address, "was not renewed", "not stopped", "restart this proxy")
 	}
-	f := finds(t, got, "proxy", "proxy 10.0.0.4:8000", "limits or model routes of revision 3, it is at 2", "older release", "update this proxy")
+	f := finds(t, got, "proxy", "proxy 10.0.0.4:8000", "limits or model routes of revision 3, it is at 2",
+		"older release", "update this proxy")
 	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
 	for _, f := range got {
 		assert.False(t, strings.Contains(f.Subject, "10.0.0.3"),

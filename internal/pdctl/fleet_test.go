@@ -52,7 +52,8 @@ func TestRevert(t *testing.T) {
 	r.ok("cordon", "decode/"+b, "--reason", "kept")
 	r.ok("weight", "decode/"+c, "300")
 	documents := store.New(r.cli, members.Layout(t), "ann").Documents
-	_, err := documents.Put(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, []byte(`{ "rate": 1}`), store.DocumentOptions{})
+	_, err := documents.Put(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, []byte(`{ "rate": 1}`),
+		store.DocumentOptions{})
 	require.NoError(t, err)
 	then, at := r.operated(), fmt.Sprint(r.now())
 	r.want(0, "no differences\n", "diff", "--from", at)
@@ -197,7 +198,8 @@ func TestRevertOfLargeValues(t *testing.T) {
 	at := fmt.Sprint(r.now())
 	for _, fill := range []string{"a", "b"} {
 		value := `{"x":"` + strings.Repeat(fill, 10<<10) + `"}`
-		_, err := documents.Put(t.Context(), instance.Key{Role: "models", Address: "m"}, []byte(value), store.DocumentOptions{})
+		_, err := documents.Put(t.Context(), instance.Key{Role: "models", Address: "m"}, []byte(value),
+			store.DocumentOptions{})
 		require.NoError(t, err)
 	}
 	assert.Contains(t, r.want(1, "", "revert", at), "set of models/m by ann) lacks the values")
@@ -259,7 +261,8 @@ func TestApplyKeepsRoles(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {weight: 50}}")
-	_, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode, store.IntentOptions{Reason: "night", Auto: true})
+	_, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode,
+		store.IntentOptions{Reason: "night", Auto: true})
 	require.NoError(t, err)
 	role := r.operated()[override]
 	const stays = "override/prefill/" + x + ": keeps an engine in one role, which stays; the file sets its weight\n"

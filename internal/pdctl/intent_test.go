@@ -203,7 +203,8 @@ func TestDrainWait_PerInstance(t *testing.T) {
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/prefill/"+x, `{"v":1,"state":"ready","models":["m"]}`)
-	errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both", x, "--wait")
+	errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both",
+		x, "--wait")
 	assert.True(t, errs != "", "stderr does not say that pdctl waited for no proxy")
 	r.say("b", 1, "")
 	out, stop := r.background("drain", "decode", x, y, "--wait", "--for", "3s")

@@ -20,7 +20,8 @@ import (
 func TestPrintBootstrap(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, &out, &out)
+	code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M",
+		"--kv-transfer-config", mooncakeProducer}, &out, &out)
 	require.True(t, code == 0, "exit %d: %s", code, &out)
 	for _, want := range []string{"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n"} {
 		assert.Contains(t, out.String(), want)

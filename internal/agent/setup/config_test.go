@@ -51,7 +51,8 @@ func TestLoadDefaults(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values"))
+	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
+		cmpopts.IgnoreFields(Config{}, "values"))
 	assert.True(t, d == "", d)
 }
 
@@ -75,7 +76,8 @@ func TestLoadSources(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values"))
+	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
+		cmpopts.IgnoreFields(Config{}, "values"))
 	assert.True(t, d == "", d)
 	env["PD_ENGINE_API_KEY"] = "ours"
 	delete(env, "PD_ROLE")
@@ -134,7 +136,8 @@ func TestLoadRefuses(t *testing.T) {
 			assert.NotContains(t, err.Error(), "\x1b")
 		})
 	}
-	_, err := loadArgs(t, nil, append(good[:6:6], "--address", "127.0.0.1:8100", "--allow-loopback", "--ttl", "2s", "--allow-short-ttl")...)
+	_, err := loadArgs(t, nil,
+		append(good[:6:6], "--address", "127.0.0.1:8100", "--allow-loopback", "--ttl", "2s", "--allow-short-ttl")...)
 	assert.NoError(t, err, "allowed by flag")
 	_, err = loadArgs(t, map[string]string{"PD_LABEL": many(40)}, good...)
 	assert.ErrorContains(t, err, "at most 32 labels")

@@ -89,7 +89,8 @@ func TestPrintConfig_RoundTrip(t *testing.T) {
 		if want.Side.Chosen {
 			got.Side.port = want.Side.port // chosen again; another process may use the first one now
 		}
-		d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values", "Notes"))
+		d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
+			cmpopts.IgnoreFields(Config{}, "values", "Notes"))
 		assert.True(t, d == "", "%q (-printed +read)\n%s\n%s", args, d, &out)
 		assert.False(t, strings.Contains(out.String(), "secret"), "%q shows a secret\n%s", args, &out)
 	}

@@ -103,7 +103,8 @@ func TestGatewayWithUsers(t *testing.T) {
 	var login struct{ Token string }
 	err := json.Unmarshal([]byte(body), &login)
 	require.True(t, err == nil && status == 200 && login.Token != "", "login: %d %s", status, body)
-	status, body = request(t, s, "POST", "/v3/kv/put", put, func(r *http.Request) { r.Header.Set("Authorization", login.Token) })
+	status, body = request(t, s, "POST", "/v3/kv/put", put,
+		func(r *http.Request) { r.Header.Set("Authorization", login.Token) })
 	require.Equal(t, status, 200, "put: %s", body)
 }
 

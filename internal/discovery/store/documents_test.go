@@ -92,7 +92,8 @@ func TestDocuments(t *testing.T) {
 	_, err = s.Documents.Put(t.Context(), k, []byte("{}"), store.DocumentOptions{For: time.Second})
 	assert.ErrorIs(t, err, store.ErrIntent)
 	before := time.Now()
-	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour})
+	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"),
+		store.DocumentOptions{For: time.Hour})
 	require.NoError(t, err)
 	ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits}))
 	left := ends[instance.Key{Role: schema.Limits, Address: "b"}].Sub(before)
@@ -124,9 +125,11 @@ func TestLeaseReads_HaveDeadline(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	s := store.New(cli, l, "ann")
-	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour})
+	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"),
+		store.DocumentOptions{For: time.Hour})
 	require.NoError(t, err)
-	_, err = s.Intents.Intend(t.Context(), instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}, instance.Drain, store.IntentOptions{For: time.Hour, Force: true})
+	_, err = s.Intents.Intend(t.Context(), instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}, instance.Drain,
+		store.IntentOptions{For: time.Hour, Force: true})
 	require.NoError(t, err)
 	if ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits})); err != nil || len(ends) != 1 {
 		t.Errorf("%v, %v", ends, err)

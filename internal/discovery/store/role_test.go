@@ -107,7 +107,8 @@ func TestSetRole(t *testing.T) {
 	require.NoError(t, err)
 	refused(1, instance.Prefill, store.IntentOptions{}, "uncordon lifts that")
 	refused(1, instance.Both, store.IntentOptions{}, "uncordon lifts that")
-	_, err = r.st.Intents.Intend(t.Context(), instance.Key{Role: instance.Prefill, Address: roleEngines[0]}, instance.Drain, store.IntentOptions{})
+	_, err = r.st.Intents.Intend(t.Context(), instance.Key{Role: instance.Prefill, Address: roleEngines[0]},
+		instance.Drain, store.IntentOptions{})
 	require.NoError(t, err)
 	refused(0, instance.Prefill, store.IntentOptions{}, "undrain lifts that")
 

@@ -143,7 +143,8 @@ func TestStoreSchema(t *testing.T) {
 		assert.ErrorIs(t, err, want, "%s: add", value)
 		_, err = s.Instances.Remove(t.Context(), k, "")
 		assert.ErrorIs(t, err, want, "%s: remove", value)
-		_, err = s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}})
+		_, err = s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000",
+			map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}})
 		assert.ErrorIs(t, err, want, "%s: flags", value)
 		_, err = s.Reader.Snapshot(t.Context())
 		assert.NoError(t, err, "%s: it must stay readable", value)

@@ -115,7 +115,8 @@ func TestWipedStore(t *testing.T) {
 			// An add in the new store is deliberate.
 			_, err = store.New(direct, l, "test").Instances.Remove(t.Context(), out, "")
 			require.NoError(t, err)
-			_, err = store.New(direct, l, "test").Instances.Add(t.Context(), out, instance.Record{Models: []string{"m"}}, "")
+			_, err = store.New(direct, l, "test").Instances.Add(t.Context(), out,
+				instance.Record{Models: []string{"m"}}, "")
 			require.NoError(t, err)
 			members.WaitFor(t, w, out, members.Usable)
 		})
@@ -142,7 +143,8 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 		members.Put(t, cli, "/other", "")
 	}
 	route := instance.Key{Role: schema.Models, Address: "chat"}
-	_, err = st.Documents.Put(t.Context(), route, []byte(`{"v":1,"targets":[{"model":"m"}]}`), store.DocumentOptions{For: time.Hour})
+	_, err = st.Documents.Put(t.Context(), route, []byte(`{"v":1,"targets":[{"model":"m"}]}`),
+		store.DocumentOptions{For: time.Hour})
 	require.NoError(t, err)
 	waiting := members.Decode("10.0.0.3:8200")
 	members.Put(t, cli, l.Pending(waiting), "")

@@ -180,7 +180,8 @@ func TestDialEnds(t *testing.T) {
 	silent, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() }) // its error is irrelevant
-	_, err = zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(), zmq.Bounds{Handshake: 50 * time.Millisecond}, nil)
+	_, err = zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(),
+		zmq.Bounds{Handshake: 50 * time.Millisecond}, nil)
 	assert.Error(t, err, "a peer that says nothing was taken")
 	_, err = zmq.Dial(t.Context(), zmq.Router, loopback, zmq.Bounds{}, nil)
 	assert.Error(t, err, "a ROUTER connected")

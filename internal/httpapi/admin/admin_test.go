@@ -333,7 +333,8 @@ func TestRemoveThroughALaggingProxy(t *testing.T) {
 				cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 				st := store.New(cli, l, "test")
 				k := instance.Key{Role: role, Address: "10.0.0.1:8200"}
-				_, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies}, "")
+				_, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies},
+					"")
 				require.NoError(t, err)
 				svc := admin.New(admin.Options{
 					Store: st, Prober: vllm.New(""), Proxies: func() []string { return []string{own} }, Members: lagging{instance.NewSnapshot(1, nil)},

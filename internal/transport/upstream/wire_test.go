@@ -123,7 +123,8 @@ func TestStandardServerResponses(t *testing.T) {
 		}
 		assert.Equal(t, conns.Load(), 1, "connections for requests one after another")
 		for range 3 {
-			_, got, err := fetch(t.Context(), c, &upstream.Request{Instance: in, Method: "GET", Path: "/close", Header: http.Header{}})
+			_, got, err := fetch(t.Context(), c,
+				&upstream.Request{Instance: in, Method: "GET", Path: "/close", Header: http.Header{}})
 			require.True(t, err == nil && got == "last", "%q, %v", got, err)
 		}
 		assert.Equal(t, conns.Load(), 3, "connections: one that was announced closed was used, or one was not kept")

@@ -180,7 +180,8 @@ const envParent = "PDMESH_TEST_ETCD_PARENT"
 // The etcd ends with its proxy, even if the proxy is killed.
 func TestEtcd_ExitsWithProxy(t *testing.T) {
 	if dir := os.Getenv(envParent); dir != "" {
-		_, err := process.Start(t.Context(), process.Config{ListenClient: "127.0.0.1:0", DataDir: dir, Prefix: "/pd", Log: logrus.New()})
+		_, err := process.Start(t.Context(),
+			process.Config{ListenClient: "127.0.0.1:0", DataDir: dir, Prefix: "/pd", Log: logrus.New()})
 		require.NoError(t, err)
 		fmt.Println("serves")
 		select {}
