@@ -23,9 +23,8 @@ func TestPrintBootstrap(t *testing.T) {
 	code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M",
 		"--kv-transfer-config", mooncakeProducer}, &out, &out)
 	require.True(t, code == 0, "exit %d: %s", code, &out)
-	for _, want := range []string{"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n"} {
-		assert.Contains(t, out.String(), want)
-	}
+	assert.Contains(t, out.String(),
+		"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n")
 }
 
 // The record has the engine's id, a new one after each start.

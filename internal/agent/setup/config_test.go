@@ -129,9 +129,7 @@ func TestLoadRefuses(t *testing.T) {
 			t.Parallel()
 			c, err := loadArgs(t, tc.env, tc.args...)
 			require.Error(t, err, "accepted: %+v", c)
-			for _, w := range tc.want {
-				assert.True(t, strings.Contains(err.Error(), w), "%q lacks %q", err, w)
-			}
+			assert.ErrorContains(t, err, tc.want...)
 			assert.NotContains(t, err.Error(), "topsecret")
 			assert.NotContains(t, err.Error(), "\x1b")
 		})

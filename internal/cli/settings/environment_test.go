@@ -1,7 +1,6 @@
 package settings_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -41,9 +40,7 @@ func TestUnknownVariables(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, settings.ErrUnknownVariable)
-			for _, want := range tc.says {
-				assert.True(t, strings.Contains(err.Error(), want), "%q is not in %q", want, err)
-			}
+			assert.ErrorContains(t, err, tc.says...)
 		})
 	}
 }

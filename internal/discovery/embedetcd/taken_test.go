@@ -125,9 +125,7 @@ func wantTaken(t *testing.T, address string, says ...string) {
 		s.Close()
 	}
 	require.ErrorIs(t, err, embedetcd.ErrPortTaken, "error")
-	for _, w := range append(says, address) {
-		assert.True(t, strings.Contains(err.Error(), w), "%q does not say %q", err, w)
-	}
+	assert.ErrorContains(t, err, append(says, address)...)
 }
 
 // Of several proxies that start at the same moment, one hosts etcd and the others join.

@@ -75,9 +75,7 @@ func (m *testModel) screen() string {
 // shows fails the test unless the screen contains all texts.
 func (m *testModel) shows(texts ...string) {
 	m.t.Helper()
-	for _, one := range texts {
-		assert.Contains(m.t, m.screen(), one)
-	}
+	assert.Contains(m.t, m.screen(), texts...)
 }
 
 // addresses returns the addresses on the screen, from top to bottom.

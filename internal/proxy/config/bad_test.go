@@ -273,8 +273,6 @@ func TestValidateByHand(t *testing.T) {
 func refused(t *testing.T, err error, words []string) {
 	t.Helper()
 	require.Error(t, err, "taken")
-	for _, w := range words {
-		assert.True(t, strings.Contains(err.Error(), w), "%q is not in the message:\n%v", w, err)
-	}
+	assert.ErrorContains(t, err, words...)
 	assert.NotContains(t, err.Error(), "\x1b")
 }
