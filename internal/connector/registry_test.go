@@ -79,8 +79,7 @@ func TestDocsTable_MatchesCode(t *testing.T) {
 		page := filepath.Base(c.Page)
 		fmt.Fprintf(&b, "| `%s` | [%s](%s) | %s |\n", c.Name, here, page, more)
 	}
-	doc, err := os.ReadFile(filepath.Join(root, "docs/connectors/README.md"))
-	require.NoError(t, err)
+	doc := testkit.ReadFile(t, filepath.Join(root, "docs/connectors/README.md"))
 	assert.Contains(t, string(doc), b.String())
 	for _, name := range connector.Names() {
 		if strings.HasPrefix(name, connector.MoRIIO) {

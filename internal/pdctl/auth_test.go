@@ -47,9 +47,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	require.NotContains(t, out, "from a file")
 	return r, func(user string) *clientv3.Client {
 		t.Helper()
-		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = cli.Close() })
+		cli := members.DialWith(t, etcd.Config{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
 		return cli
 	}
 }

@@ -578,9 +578,7 @@ func TestDoctorProbesEnd(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/proxies/p1", strings.ReplaceAll(well, "10.0.0.1:8000", testkit.FreePort(t)))
 	for range 192 { // 12 rounds of probes; the time limit allows 10
-		ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts nothing
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = ln.Close() })
+		ln := testkit.Listen(t) // accepts nothing
 		r.put("/pd/prefill/"+ln.Addr().String(), `{}`)
 	}
 	healthy := startEngine(t, "m")

@@ -67,8 +67,7 @@ func TestControl(t *testing.T) {
 		`pd_agent_registration_phase{phase="registered"} 1`, `pd_agent_registration_phase{phase="conflict"} 0`,
 		`pd_agent_phase{phase="serving"} 1`, "pd_agent_engine_up 1", "pd_agent_lease_renewals_total ",
 		"pd_agent_lease_renewal_failures_total 0", "pd_agent_registration_conflicts_total 0", "pd_agent_lease_last_renewal_age_seconds ")
-	page, err := os.ReadFile("../../../docs/reference/metrics.md")
-	require.NoError(t, err)
+	page := testkit.ReadFile(t, "../../../docs/reference/metrics.md")
 	for _, name := range regexp.MustCompile(`(?m)^# HELP (pd_\S+)`).FindAllStringSubmatch(string(text), -1) {
 		assert.True(t, strings.Contains(string(page), "`"+name[1]+"`"),
 			"docs/reference/metrics.md does not mention %s", name[1])

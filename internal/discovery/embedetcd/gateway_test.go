@@ -16,7 +16,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -301,9 +300,7 @@ func TestGatewayOff(t *testing.T) {
 func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{s.Endpoint()}})
-	require.NoError(t, err)
-	defer cli.Close()
+	cli := members.Dial(t, s.Endpoint())
 	l := members.Layout(t)
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
 	defer background.Start(t.Context(), w.Run)()

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -39,9 +40,7 @@ func secureClient(t *testing.T, endpoint, user, password string, config *tls.Con
 	if config != nil {
 		cc.TLS = func() *tls.Config { return config }
 	}
-	cli, err := etcd.Dial(cc)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.DialWith(t, cc)
 	return cli
 }
 

@@ -29,9 +29,7 @@ func TestWatch_SendsNoReplies(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	link := testkit.StartLink(t, strings.TrimPrefix(server.Endpoint(), "http://"))
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.Dial(t, link.Address())
 	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
 	next := func(what string) {
 		t.Helper()
@@ -68,9 +66,7 @@ func TestUser(t *testing.T) {
 	const user, password = "pd", "secret"
 	server := etcdtest.Start(t)
 	root := etcdtest.EnableAuth(t, server.Client(t), user, password, "/watched")
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.DialWith(t, etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
 	use := func(when string) {
 		t.Helper()
 		ctx, stop := etcd.WatchContext(t.Context())
@@ -89,7 +85,7 @@ func TestUser(t *testing.T) {
 		}
 	}
 	use("before")
-	_, err = root.UserChangePassword(t.Context(), user, password)
+	_, err := root.UserChangePassword(t.Context(), user, password)
 	require.NoError(t, err)
 	use("after")
 }
@@ -114,15 +110,13 @@ func TestUser_Unreachable(t *testing.T) {
 			}
 		}()
 		cfg.Endpoints = []string{ln.Addr().String()}
-		cli, err := etcd.Dial(cfg)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = cli.Close() })
+		cli := members.DialWith(t, cfg)
 		for range 4 {
 			ctx, stop := etcd.WatchContext(t.Context())
 			t.Cleanup(stop)
 			go cli.Watch(ctx, "/watched") // returns once etcd has answered
 		}
-		_, err = cli.KeepAlive(t.Context(), 1)
+		_, err := cli.KeepAlive(t.Context(), 1)
 		require.NoError(t, err)
 		return n
 	}

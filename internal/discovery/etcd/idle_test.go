@@ -8,7 +8,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
@@ -33,9 +32,7 @@ func TestIdleConnection_NotPinged(t *testing.T) {
 	server := etcdtest.Start(t)
 	address := strings.TrimPrefix(server.Endpoint(), "http://")
 	links := [2]*testkit.Link{testkit.StartLink(t, address), testkit.StartLink(t, address)}
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{links[0].Address(), links[1].Address()}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.Dial(t, links[0].Address(), links[1].Address())
 	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
 	resp := <-events
 	require.True(t, resp.Err() == nil, resp.Err())

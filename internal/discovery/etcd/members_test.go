@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -61,9 +62,7 @@ func clusterOf(t *testing.T, endpoint string) uint64 {
 // newMembers returns Members that are saved in dir.
 func newMembers(t *testing.T, dir, configured string) (*etcd.Members, func() []string) {
 	t.Helper()
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{configured}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.Dial(t, configured)
 	m := etcd.NewMembers(etcd.MembersOptions{
 		Client: cli,
 		Load:   func() (etcd.SavedMembers, error) { return disk.ReadMembers(dir) },
@@ -159,9 +158,7 @@ func TestMembers_AnotherCluster(t *testing.T) {
 func TestMembers_SilentEndpoint(t *testing.T) {
 	t.Parallel()
 	silent := testkit.FreePort(t)
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint(), silent}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.Dial(t, etcdtest.Start(t).Endpoint(), silent)
 	log, hook := test.NewNullLogger()
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli, Log: log})
 	m.Start()
@@ -181,12 +178,8 @@ func TestMembers_TLSName(t *testing.T) {
 	_, port, err := net.SplitHostPort(server.Endpoint())
 	require.NoError(t, err)
 	config := func() *tls.Config { return &tls.Config{RootCAs: ca.Pool()} }
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{testkit.FreePort(t)}, TLS: config})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
-	direct, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, TLS: config})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = direct.Close() })
+	cli := members.DialWith(t, etcd.Config{Endpoints: []string{testkit.FreePort(t)}, TLS: config})
+	direct := members.DialWith(t, etcd.Config{Endpoints: []string{server.Endpoint()}, TLS: config})
 	resp, err := direct.Get(t.Context(), "/any")
 	require.NoError(t, err)
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli})

@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -20,8 +20,7 @@ const keysPage = "../../../docs/reference/keys.md"
 // rows returns the names in the first column of the table below a heading of the page.
 func rows(t *testing.T, head string) (names []string) {
 	t.Helper()
-	raw, err := os.ReadFile(keysPage)
-	require.NoError(t, err)
+	raw := testkit.ReadFile(t, keysPage)
 	_, table, ok := strings.Cut(string(raw), head)
 	require.True(t, ok, "%s has no table %q", keysPage, head)
 	table, _, _ = strings.Cut(table, "\n\n")

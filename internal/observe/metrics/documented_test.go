@@ -1,7 +1,6 @@
 package metrics_test
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,8 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // listing is a registry that records every described metric, used or not.
@@ -38,8 +37,7 @@ func (l *listing) MustRegister(list ...prometheus.Collector) {
 // Every family is on the page.
 func TestMetricFamilies_Documented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../docs/reference/metrics.md")
-	require.NoError(t, err)
+	page := testkit.ReadFile(t, "../../../docs/reference/metrics.md")
 	l := &listing{Registry: prometheus.NewRegistry()}
 	metrics.New(l, metrics.Options{Version: "test", Models: 100})
 	metrics.Membership{}.Register(l)
@@ -61,8 +59,7 @@ func TestMetricFamilies_Documented(t *testing.T) {
 		assert.True(t, strings.Contains(string(page), "`"+name+"`"),
 			"docs/reference/metrics.md does not mention %s", name)
 	}
-	others, err := os.ReadFile("../../../docs/api.md")
-	require.NoError(t, err)
+	others := testkit.ReadFile(t, "../../../docs/api.md")
 	for _, m := range regexp.MustCompile("pd_[a-z_]+").FindAllString(string(page)+string(others), -1) {
 		assert.False(t, !known[m] && !strings.HasPrefix(m, "pd_agent_"),
 			"the pages mention %s, which does not exist", m)

@@ -3,12 +3,12 @@ package form_test
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/form"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -38,8 +38,7 @@ func (r *recordedForm) types() []string {
 
 func recordedForms(tb testing.TB) []recordedForm {
 	tb.Helper()
-	raw, err := os.ReadFile("../../../sim/fakevllm/testdata/forms.json")
-	require.NoError(tb, err)
+	raw := testkit.ReadFile(tb, "../../../sim/fakevllm/testdata/forms.json")
 	var list []recordedForm
 	require.NoError(tb, json.Unmarshal(raw, &list))
 	return list
@@ -65,8 +64,8 @@ func TestForms_SameAsVLLM(t *testing.T) {
 			continue
 		}
 		multipart := strings.HasPrefix(strings.ToLower(r.Type), "multipart/")
-		assert.False(t, own != nil && own.Final != multipart, "%s: an engine is asked about it: %t", r.Name, !own.Final)
-		assert.False(t, own != nil && own.Status != 400, "%s: status %d", r.Name, own.Status)
+		assert.False(t, own != nil && own.Final != multipart, "%s: whether an engine is asked about it: %+v", r.Name, own)
+		assert.False(t, own != nil && own.Status != 400, "%s: %+v", r.Name, own)
 		message, strict := refusedHere[r.Name]
 		switch {
 		case strict && (err == nil || !strings.Contains(own.Message, message)):

@@ -61,9 +61,7 @@ func TestApplyDryRun(t *testing.T) {
 	_, err := server.Client(t).Put(t.Context(), layout.Instance(k), `{"v":1}`)
 	require.NoError(t, err)
 	dry := dryrun.Run{On: true}
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Intercept: dry.Interceptor()})
-	require.NoError(t, err)
-	defer func() { _ = cli.Close() }()
+	cli := members.DialWith(t, etcd.Config{Endpoints: []string{server.Endpoint()}, Intercept: dry.Interceptor()})
 	got := change{key: k, verb: "drain"}.apply(t.Context(), store.New(cli, layout, "test").Intents, true)
 	if len(dry.Planned()) == 0 || strings.Contains(got, "done") || !strings.Contains(got, "nothing is written") {
 		t.Errorf("%q, %+v", got, dry.Planned())

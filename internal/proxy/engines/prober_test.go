@@ -104,9 +104,7 @@ func (m members) Snapshot() *instance.Snapshot { return m.snap }
 // does not answer: a firewall may allow only its agent to reach that.
 func TestProber_SilentBootstrapServer(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // nothing is accepted
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = silent.Close() })
+	silent := testkit.Listen(t) // nothing is accepted
 	port := netip.MustParseAddrPort(silent.Addr().String()).Port()
 	ready := func(rec instance.Record) *instance.Instance {
 		s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -63,9 +64,7 @@ func TestCheck(t *testing.T) {
 
 func TestControl_StopsDialAfterResolution(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = ln.Close() }()
+	ln := testkit.Listen(t)
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 
 	only10 := netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})

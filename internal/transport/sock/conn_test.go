@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -23,9 +24,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // pair returns both ends of a connection, a Conn and the peer's.
 func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
+	ln := testkit.Listen(t)
 	dialled, err := net.Dial("tcp", ln.Addr().String())
 	require.NoError(t, err)
 	accepted, err := ln.Accept()

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -81,8 +80,7 @@ func (l *lossy) lose(from int) {
 // connecting returns the ports of the sockets that wait for the engine's SYN-ACK.
 func (l *lossy) connecting() (ports []int) {
 	l.t.Helper()
-	table, err := os.ReadFile("/proc/thread-self/net/tcp")
-	require.NoError(l.t, err)
+	table := testkit.ReadFile(l.t, "/proc/thread-self/net/tcp")
 	// The table may have tens of thousands of lines; splitting all would take longer than a dial.
 	const synSent = "02"
 	lines := strings.Split(string(table), fmt.Sprintf(" 0100007F:%04X %s ", l.port, synSent))
