@@ -26,8 +26,7 @@ func TestGet(t *testing.T) {
 	require.NoError(t, err)
 	members.Put(t, r.cli, "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID))
 	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
-	out := r.ok("get", "prefill/10.0.0.7:8100")
-	require.Contains(t, out,
+	require.Contains(t, r.ok("get", "prefill/10.0.0.7:8100"),
 		"record\n  key       /pd/prefill/10.0.0.7:8100\n  value     {\"v\":1,\"x\":\"\\u001b[2J\"}\n",
 		fmt.Sprintf("lease     %x, ", lease.ID), " of 60 s left\n",
 		"\noverride\n  key       /pd/override/prefill/10.0.0.7:8100\n", "  lease     none\n", "written 1 times",
@@ -214,8 +213,7 @@ func TestStatus_ServesNothing(t *testing.T) {
 			if code != 1 || !strings.Contains(out, "\nerror (a:1): "+sentence+"\n") || strings.Count(out, sentence) != 1 || !strings.Contains(errs, "nothing is served by 1 of 1 proxies") {
 				t.Errorf("status: exit %d\n%s%s", code, out, errs)
 			}
-			f := finds(t, r.examined(5), "serving", "fleet", sentence, "pdctl list")
-			assert.Equal(t, f.Severity, doctor.Error)
+			assert.Equal(t, finds(t, r.examined(5), "serving", "fleet", sentence, "pdctl list").Severity, doctor.Error)
 		})
 	}
 }

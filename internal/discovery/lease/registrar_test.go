@@ -186,8 +186,7 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	want := "[registering registered registering registered]"
-	assert.Equal(t, fmt.Sprint(slices.Compact(phases)), want)
+	assert.Equal(t, fmt.Sprint(slices.Compact(phases)), "[registering registered registering registered]")
 }
 
 // Fault matrix, row 21: if two agents of one host register one address,

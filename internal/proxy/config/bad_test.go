@@ -263,8 +263,7 @@ func TestValidateByHand(t *testing.T) {
 	require.NoError(t, p.Validate())
 	p.Port = -1
 	p.Prefill = []string{"nonsense"}
-	err := p.Validate()
-	assert.ErrorContains(t, err, "--port", "--prefill")
+	assert.ErrorContains(t, p.Validate(), "--port", "--prefill")
 	var zero config.Proxy
 	assert.Error(t, zero.Validate(), "the zero configuration was taken")
 }

@@ -108,8 +108,7 @@ func TestLMCachePorts(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			p := mustLoad(t, nil, strings.Fields(tt.args)...)
-			assert.NoDiff(t, tt.want, p.DecodePorts)
+			assert.NoDiff(t, tt.want, mustLoad(t, nil, strings.Fields(tt.args)...).DecodePorts)
 		})
 	}
 }
@@ -147,8 +146,7 @@ func TestReferenceNumbers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := mustLoad(t, nil, strings.Fields(tt.args)...)
-			got := numbers{p.WaitingRetryInterval, p.MaxWaitingRetries, p.MaxFailures, p.MaxAttempts}
-			assert.Equal(t, got, tt.want)
+			assert.Equal(t, numbers{p.WaitingRetryInterval, p.MaxWaitingRetries, p.MaxFailures, p.MaxAttempts}, tt.want)
 		})
 	}
 }
