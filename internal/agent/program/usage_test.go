@@ -95,7 +95,7 @@ func TestWrongUsage(t *testing.T) {
 func TestDoesNotLinkTheEtcdServer(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/pdmesh/pdmesh/cmd/agent").CombinedOutput()
-	require.NoError(t, err, out)
+	require.NoError(t, err, string(out))
 	assert.NotContains(t, string(out), "go.etcd.io/etcd/server")
 	assert.Contains(t, string(out), "go.etcd.io/etcd/client/v3")
 }

@@ -68,5 +68,5 @@ func TestStart_DescriptorLimitNotDamage(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -n 140 && exec "$0" -test.run '^TestStart_DescriptorLimitNotDamage$'`, os.Args[0])
 	cmd.Env = append(os.Environ(), name+"="+cfg.DataDir)
 	out, err := cmd.CombinedOutput()
-	assert.NoError(t, err, out)
+	assert.NoError(t, err, string(out))
 }
