@@ -12,11 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -173,9 +173,7 @@ func (r *rig) end() error {
 
 func wantLog(t *testing.T, got []string, want ...string) {
 	t.Helper()
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("registrar saw (-want +got)\n%s", d)
-	}
+	assert.NoDiff(t, want, got)
 }
 
 func TestProbes_BackOffUntilAnswer(t *testing.T) {
@@ -183,32 +181,20 @@ func TestProbes_BackOffUntilAnswer(t *testing.T) {
 		r := start(t, &fakeEngine{err: errRefused, stats: idleStats()}, Options{Model: "m"})
 		// Probes at 0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5, ...: doubling, capped at 5 s.
 		r.after(18*time.Second, nil)
-		if r.engine.probes != 7 {
-			t.Errorf("%d probes in 18 s", r.engine.probes)
-		}
-		if s := r.Status(); s.Phase != Probing || !strings.Contains(s.Reason, "refused") {
-			t.Errorf("status %+v", s)
-		}
+		assert.Equal(t, r.engine.probes, 7, "probes in 18 s")
+		s := r.Status()
+		assert.True(t, s.Phase == Probing && strings.Contains(s.Reason, "refused"), "status %+v", s)
 		r.after(0, func(e *fakeEngine) { e.err = nil })
 		r.after(6*time.Second, nil)
-		if s := r.Status(); s.Phase != Registering || s.Reason != "" {
-			t.Errorf("status %+v", s)
-		}
+		s = r.Status()
+		assert.True(t, s.Phase == Registering && s.Reason == "", "status %+v", s)
 		r.Registered(true)
-		if s := r.Status(); s.Phase != Serving {
-			t.Errorf("status %+v", s)
-		}
+		assert.Equal(t, r.Status().Phase, Serving)
 		r.Registered(false)
-		if s := r.Status(); s.Phase != Registering {
-			t.Errorf("status %+v", s)
-		}
-		if err := r.end(); err != nil {
-			t.Error(err)
-		}
+		assert.Equal(t, r.Status().Phase, Registering)
+		assert.NoError(t, r.end())
 		wantLog(t, r.reg.lines(), "22.5s ready org/m", "24s draining org/m", "24s settle", "24.5s revoke")
-		if s := r.Status(); s.Phase != Gone {
-			t.Errorf("status %+v", s)
-		}
+		assert.Equal(t, r.Status().Phase, Gone)
 	})
 }
 
@@ -217,12 +203,9 @@ func TestOtherModel_NotRegistered(t *testing.T) {
 		r := start(t, &fakeEngine{models: []string{"other/\x1b[1mx"}}, Options{Model: "org/m"})
 		r.after(time.Hour, nil)
 		s := r.Status()
-		if s.Phase != Probing || !strings.Contains(s.Reason, `serves other/\u001b[1mx, not org/m`) {
-			t.Errorf("status %+v", s)
-		}
-		if err := r.end(); err != nil {
-			t.Error(err)
-		}
+		assert.Equal(t, s.Phase, Probing)
+		assert.Contains(t, s.Reason, `serves other/\u001b[1mx, not org/m`)
+		assert.NoError(t, r.end())
 		wantLog(t, r.reg.lines())
 	})
 }
@@ -248,9 +231,8 @@ func TestRecord(t *testing.T) {
 		r := start(t, &fakeEngine{stats: vllm.Stats{Complete: true, StartedAt: began}}, Options{Base: instance.Record{Labels: labels}})
 		r.after(time.Second, nil)
 		labels["zone"] = "changed later"
-		if rec := r.Status().Record; rec.StartedAt == nil || !rec.StartedAt.Equal(began) || rec.Labels["zone"] != "a" {
-			t.Errorf("%+v", rec)
-		}
+		rec := r.Status().Record
+		assert.True(t, rec.StartedAt != nil && rec.StartedAt.Equal(began) && rec.Labels["zone"] == "a", "%+v", rec)
 		r.Hurry()
 		_ = r.end()
 	})
@@ -267,25 +249,19 @@ func TestProbes_DownAndReadyThresholds(t *testing.T) {
 		r.after(6*time.Second, func(e *fakeEngine) {                 // t=13: failed at 8, 10, 12
 			e.err, e.models = nil, []string{"org/m", "lora"}
 		})
-		if s := r.Status(); s.Phase != Down || s.Reason != "no answer" {
-			t.Errorf("status %+v", s)
-		}
+		s := r.Status()
+		assert.True(t, s.Phase == Down && s.Reason == "no answer", "status %+v", s)
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = hung }) // t=15: good at 14
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = nil })  // t=17: failed at 16
 		r.after(2*time.Second, nil)                                  // t=19: good at 18
-		if s := r.Status(); s.Phase != Down {
-			t.Errorf("ready after one good probe: %+v", s)
-		}
+		assert.Equal(t, r.Status().Phase, Down, "ready after one good probe")
 		r.after(2*time.Second, nil) // t=21: good at 20
-		if s := r.Status(); s.Phase != Serving || s.Reason != "" {
-			t.Errorf("status %+v", s)
-		}
+		s = r.Status()
+		assert.True(t, s.Phase == Serving && s.Reason == "", "status %+v", s)
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "12s down org/m", "20s ready org/m,lora",
 			"21s draining org/m,lora", "21s settle", "21.5s revoke")
-		if ids := r.reg.ids(); len(ids) != 1 {
-			t.Errorf("a hung engine is the same process, but ids are %q", ids)
-		}
+		assert.Len(t, r.reg.ids(), 1, "ids; a hung engine is the same process")
 	})
 }
 
@@ -302,9 +278,7 @@ func TestRefusedProbe_NewIncarnation(t *testing.T) {
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "2.5s ready org/m", "5.5s down org/m", "11.5s ready org/m",
 			"13.2s draining org/m", "13.2s settle", "13.2s revoke")
-		if ids := r.reg.ids(); len(ids) != 3 {
-			t.Errorf("ids %q", ids)
-		}
+		assert.Len(t, r.reg.ids(), 3)
 	})
 }
 
@@ -321,9 +295,7 @@ func TestStartTime_ChangeIsNewIncarnation(t *testing.T) {
 		r.Hurry()
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "6s ready org/m", "8s draining org/m", "8s settle", "8s revoke")
-		if ids := r.reg.ids(); len(ids) != 2 {
-			t.Errorf("ids %q", ids)
-		}
+		assert.Len(t, r.reg.ids(), 2)
 
 		// Another agent for the same engine process derives the same incarnation. An
 		// agent in another network namespace, or in the other role, does not.
@@ -342,9 +314,7 @@ func TestStartTime_ChangeIsNewIncarnation(t *testing.T) {
 			again := start(t, &fakeEngine{stats: stats, loadErr: tc.first}, tc.o)
 			again.after(100*time.Millisecond, func(e *fakeEngine) { e.loadErr = nil })
 			again.after(time.Second, nil)
-			if got := again.Status().Record.ID == id; got != tc.same {
-				t.Errorf("%s: same incarnation: %v", name, got)
-			}
+			assert.Equal(t, again.Status().Record.ID == id, tc.same, "%s: same incarnation", name)
 			again.Hurry()
 			_ = again.end()
 		}
@@ -364,14 +334,11 @@ func TestStartTime_LateIsSameIncarnation(t *testing.T) {
 		began := time.Now().Add(-time.Minute)
 		r.after(time.Second, func(e *fakeEngine) { e.stats.StartedAt = began })
 		r.after(4*time.Second, nil)
-		if got := r.Status().Record.StartedAt; got == nil || !got.Equal(began) {
-			t.Errorf("started_at %v", got)
-		}
+		got := r.Status().Record.StartedAt
+		assert.True(t, got != nil && got.Equal(began), "started_at %v", got)
 		r.Hurry()
 		_ = r.end()
-		if ids := r.reg.ids(); len(ids) != 1 {
-			t.Errorf("ids %q", ids)
-		}
+		assert.Len(t, r.reg.ids(), 1)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestDrain(t *testing.T) {
@@ -98,9 +99,7 @@ func TestDrain(t *testing.T) {
 				if tc.then != nil {
 					tc.then(r)
 				}
-				if err := <-r.done; err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, <-r.done)
 				wantLog(t, r.reg.lines(), "0s ready org/m", "1s draining org/m", "1s settle", tc.want)
 			})
 		})
@@ -136,9 +135,7 @@ func TestDrainWhileEtcdIsSlow(t *testing.T) {
 				if tc.then != nil {
 					tc.then(r)
 				}
-				if err := <-r.done; err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, <-r.done)
 				wantLog(t, r.reg.lines(), append([]string{"0s ready org/m", "1s draining org/m"}, tc.want...)...)
 			})
 		})
@@ -151,8 +148,6 @@ func TestRevokeFails(t *testing.T) {
 		away := errors.New("etcd is away")
 		r.reg.err = away
 		r.after(time.Second, nil)
-		if err := r.end(); !errors.Is(err, away) {
-			t.Errorf("got %v", err)
-		}
+		assert.ErrorIs(t, r.end(), away)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestEngineProcessEnds(t *testing.T) {
@@ -35,14 +36,11 @@ func TestEngineProcessEnds(t *testing.T) {
 				tc.engine.change(func(e *fakeEngine) { e.hang = tc.hang })
 				r.after(2*time.Second, nil)
 				close(exited)
-				if err := <-r.done; err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, <-r.done)
 				r.stop()
 				wantLog(t, r.reg.lines(), tc.want...)
-				if s := r.Status(); s.Phase != Gone || s.Beat.IsZero() {
-					t.Errorf("status %+v", s)
-				}
+				s := r.Status()
+				assert.True(t, s.Phase == Gone && !s.Beat.IsZero(), "status %+v", s)
 			})
 		})
 	}
@@ -55,13 +53,9 @@ func TestEngine_LoadsForMinutes(t *testing.T) {
 		e := &fakeEngine{err: errRefused, stats: idleStats()}
 		r := start(t, e, Options{Exited: make(chan struct{})})
 		r.after(5*time.Minute, func(e *fakeEngine) { e.err = nil })
-		if s := r.Status(); s.Phase != Probing {
-			t.Errorf("status %+v", s)
-		}
+		assert.Equal(t, r.Status().Phase, Probing)
 		r.after(MaxBackoff, nil)
-		if s := r.Status(); s.Phase != Registering {
-			t.Errorf("status %+v", s)
-		}
+		assert.Equal(t, r.Status().Phase, Registering)
 		r.Hurry()
 		_ = r.end()
 	})

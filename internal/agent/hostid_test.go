@@ -5,6 +5,9 @@ import (
 	"os"
 	"testing"
 	"testing/fstest"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestHostID(t *testing.T) {
@@ -19,9 +22,8 @@ func TestHostID(t *testing.T) {
 	id := func(root fstest.MapFS, readlink func(string) (string, error)) string {
 		t.Helper()
 		got, err := HostID(root, readlink)
-		if err != nil || len(got) != 16 {
-			t.Fatalf("%q, %v", got, err)
-		}
+		require.NoError(t, err)
+		require.Len(t, got, 16)
 		return got
 	}
 	base := id(file("etc/machine-id", "abc\n"), ns("net:[1]"))
@@ -33,17 +35,11 @@ func TestHostID(t *testing.T) {
 		"nothing":         id(fstest.MapFS{}, ns("net:[1]")),
 		"uninitialized":   id(file("etc/machine-id", "uninitialized\n"), ns("net:[1]")),
 	} {
-		if got == base {
-			t.Errorf("%s: same id", name)
-		}
+		assert.NotEqual(t, got, base, "%s: same id", name)
 	}
-	if got := id(file("var/lib/dbus/machine-id", "abc"), ns("net:[1]")); got != base {
-		t.Error("the same machine id in its other place: other id")
-	}
-	if a, b := id(fstest.MapFS{}, noNS), id(file("etc/machine-id", " "), noNS); a != b {
-		t.Error("an empty machine id is none")
-	}
-	if _, err := HostID(os.DirFS("/"), os.Readlink); err != nil {
-		t.Errorf("here: %v", err)
-	}
+	assert.Equal(t, id(file("var/lib/dbus/machine-id", "abc"), ns("net:[1]")), base,
+		"the same machine id in its other place: other id")
+	assert.Equal(t, id(fstest.MapFS{}, noNS), id(file("etc/machine-id", " "), noNS), "an empty machine id is none")
+	_, err := HostID(os.DirFS("/"), os.Readlink)
+	assert.NoError(t, err, "here")
 }

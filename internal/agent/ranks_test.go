@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // bootstrapServer answers according to its fields; only goroutines of the bubble use it, one at a time.
@@ -46,13 +47,10 @@ func TestEngineIDs_EachIncarnation(t *testing.T) {
 		}
 		r.after(4*time.Second, func(*fakeEngine) { server.id = "first" }) // t=5: asked at 0, 2, 4
 		r.after(2*time.Second, nil)
-		if s := r.Status(); s.Phase != Serving || s.Reason != "" {
-			t.Errorf("status %+v", s)
-		}
+		s := r.Status()
+		assert.True(t, s.Phase == Serving && s.Reason == "", "status %+v", s)
 		r.after(20*time.Second, func(e *fakeEngine) { // t=27
-			if server.asked != 4 {
-				t.Errorf("asked %d times, not at 0, 2, 4 and 6", server.asked)
-			}
+			assert.True(t, server.asked == 4, "asked %d times, not at 0, 2, 4 and 6", server.asked)
 			server.id, e.stats.StartedAt = "", e.stats.StartedAt.Add(time.Minute)
 		})
 		r.after(4*time.Second, func(*fakeEngine) { server.id = "second" })
@@ -69,13 +67,11 @@ func TestEngineIDs_EachIncarnation(t *testing.T) {
 			ids[rec.ID] = true
 		}
 		want := []string{"starting ", "ready first", "starting ", "ready second", "ready third", "draining third"}
-		if d := cmp.Diff(want, got); d != "" || len(ids) != 3 {
-			t.Errorf("%d incarnations, %s", len(ids), d)
-		}
+		d := cmp.Diff(want, got)
+		assert.True(t, d == "" && len(ids) == 3, "%d incarnations, %s", len(ids), d)
 		for _, say := range []string{"not ready: connection refused", "bootstrap server answers: ready"} {
-			if n := strings.Count(out.String(), say); n != 2 {
-				t.Errorf("%q occurs %d times in\n%s", say, n, out)
-			}
+			n := strings.Count(out.String(), say)
+			assert.True(t, n == 2, "%q occurs %d times in\n%s", say, n, out)
 		}
 	})
 }
@@ -94,8 +90,6 @@ func TestDownWhileStarting(t *testing.T) {
 		for _, rec := range r.reg.records {
 			got = append(got, string(rec.State)+" "+rec.Cause+rec.EngineIDs["0"])
 		}
-		if d := cmp.Diff([]string{"starting no engine ids", "down connection refused", "ready e", "draining e"}, got); d != "" {
-			t.Error(d)
-		}
+		assert.NoDiff(t, []string{"starting no engine ids", "down connection refused", "ready e", "draining e"}, got)
 	})
 }

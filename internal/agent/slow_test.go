@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 var (
@@ -82,9 +83,7 @@ func TestProbe_SlowOrDown(t *testing.T) {
 						r.after(100*time.Millisecond, nil)
 					}
 				}
-				if got := r.reg.states(); got != tc.want {
-					t.Errorf("the record said %q, want %q", got, tc.want)
-				}
+				assert.Equal(t, r.reg.states(), tc.want, "the record said")
 				r.Hurry()
 				_ = r.end()
 			})
@@ -115,9 +114,7 @@ func TestCause_OnlyWithItsState(t *testing.T) {
 			} else {
 				_ = r.end()
 			}
-			if got := r.reg.states(); got != want {
-				t.Errorf("the record said %q, want %q", got, want)
-			}
+			assert.Equal(t, r.reg.states(), want, "the record said")
 		})
 	}
 }
@@ -146,24 +143,18 @@ func TestProbe_LimitCountsRunningTime(t *testing.T) {
 			ticks <- time.Now()
 		}
 		synctest.Wait()
-		if ctx.Err() != nil {
-			t.Error("the limit has passed although this process had no time to ask")
-		}
+		assert.NoError(t, ctx.Err(), "the limit has passed although this process had no time to ask")
 		ticks <- time.Now()
 		<-ctx.Done()
-		if err := context.Cause(ctx); !errors.Is(err, vllm.ErrTimeout) || !strings.Contains(err.Error(), "within 5s") {
-			t.Errorf("cause %v", err)
-		}
-		if stop(); beats != fairTicks {
-			t.Errorf("%d signs of life", beats)
-		}
+		err := context.Cause(ctx)
+		assert.True(t, errors.Is(err, vllm.ErrTimeout) && strings.Contains(err.Error(), "within 5s"), "cause %v", err)
+		stop()
+		assert.Equal(t, beats, fairTicks, "signs of life")
 
 		// The probe ends in any case, but then says nothing about the engine.
 		ctx, stop = allow(t.Context(), 5*time.Second, ticks, func() {})
 		<-ctx.Done()
-		if err := context.Cause(ctx); !errors.Is(err, errStarved) {
-			t.Errorf("cause %v", err)
-		}
+		assert.ErrorIs(t, context.Cause(ctx), errStarved)
 		stop()
 	})
 }
@@ -181,9 +172,8 @@ func TestHungEngine_DownAsSlow(t *testing.T) {
 			t.Errorf("after %s: %v", time.Since(start), err)
 		}
 		synctest.Wait()
-		if s := a.Status(); s.Phase != Probing || s.Beat.Before(start.Add(4*time.Second)) {
-			t.Errorf("status %+v", s)
-		}
+		s := a.Status()
+		assert.True(t, s.Phase == Probing && !s.Beat.Before(start.Add(4*time.Second)), "status %+v", s)
 		cancel()
 		<-done
 	})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -81,9 +82,7 @@ func TestRun(t *testing.T) {
 
 func TestWrong(t *testing.T) {
 	t.Parallel()
-	if err := cli.Wrong(nil); err != nil {
-		t.Errorf("nothing is wrong, and yet %v", err)
-	}
+	assert.NoError(t, cli.Wrong(nil), "nothing is wrong, and yet")
 	inner := errors.New("inner")
 	if err := fmt.Errorf("outer: %w", cli.Wrong(inner)); !cli.IsWrong(err) || !errors.Is(err, inner) || cli.IsWrong(inner) {
 		t.Error("errors of usage are not recognized")

@@ -1,10 +1,8 @@
 package connector_test
 
 import (
-	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -38,9 +37,7 @@ func TestGolden(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range connector.Names() {
 		cases, err := filepath.Glob(filepath.Join("testdata", dialect, "*-*"))
-		if err != nil || len(cases) == 0 {
-			t.Fatalf("no cases for %s (%v)", dialect, err)
-		}
+		require.True(t, err == nil && len(cases) != 0, "no cases for %s (%v)", dialect, err)
 		c := newDialect(t, dialect)
 		for _, dir := range cases {
 			t.Run(dialect+"/"+filepath.Base(dir), func(t *testing.T) {
@@ -79,9 +76,7 @@ func kindOf(t *testing.T, dir string) openai.Kind {
 	}
 	name, _, _ := strings.Cut(filepath.Base(dir), "-")
 	kind, ok := kinds[name]
-	if !ok {
-		t.Fatalf("%s begins with no kind", dir)
-	}
+	require.True(t, ok, "%s begins with no kind", dir)
 	return kind
 }
 
@@ -122,27 +117,23 @@ func TestNames(t *testing.T) {
 		"": "plain", "plain": "plain", "nixl": "nixl", "NixlConnector": "nixl", "NIXL": "nixl",
 	} {
 		c, err := connector.New(name)
-		if err != nil || c.Name() != want {
-			t.Errorf("New(%q) = %v, %v; want %s", name, c, err, want)
-		}
+		require.NoError(t, err, "New(%q)", name)
+		assert.Equal(t, c.Name(), want, "New(%q)", name)
 	}
-	if _, err := connector.New("teleport"); !errors.Is(err, connector.ErrUnknown) {
-		t.Errorf("New(teleport): %v", err)
-	}
+	_, err := connector.New("teleport")
+	assert.ErrorIs(t, err, connector.ErrUnknown, "New(teleport)")
 }
 
 func TestTransferParams_BadAnswer(t *testing.T) {
 	t.Parallel()
 	c := newDialect(t, "nixl")
 	for _, answer := range []string{``, `[]`, `{"kv_transfer_params":{"a":1}`, `<html>`, `{} trailing`} {
-		if h, err := c.TransferParams([]byte(answer)); err == nil {
-			t.Errorf("TransferParams(%q) = %s", answer, h.Params)
-		}
+		h, err := c.TransferParams([]byte(answer))
+		assert.Error(t, err, "TransferParams(%q) = %s", answer, h.Params)
 	}
 	for _, answer := range []string{`{}`, `{"kv_transfer_params":null}`} {
-		if h, err := c.TransferParams([]byte(answer)); err != nil || !h.Empty() {
-			t.Errorf("TransferParams(%q) = %s, %v", answer, h.Params, err)
-		}
+		h, err := c.TransferParams([]byte(answer))
+		assert.True(t, err == nil && h.Empty(), "TransferParams(%q) = %s, %v", answer, h.Params, err)
 	}
 }
 
@@ -167,9 +158,7 @@ func TestTerms(t *testing.T) {
 	} {
 		c := newDialect(t, tc.dialect)
 		in := &instance.Instance{Record: instance.Record{Version: tc.version, KVLease: tc.stated}}
-		if got := c.Terms(in); got != tc.want {
-			t.Errorf("%s of %q, %d s: %+v, want %+v", tc.dialect, tc.version, tc.stated, got, tc.want)
-		}
+		assert.Equal(t, c.Terms(in), tc.want, "%s of %q, %d s", tc.dialect, tc.version, tc.stated)
 	}
 }
 
@@ -187,9 +176,7 @@ func TestBlocks_DifferentSizesInPair(t *testing.T) {
 			t.Errorf("%s: %d", name, of)
 		}
 	}
-	if want := []string{"mooncake", "p2p", "moriio_read", "moriio_write"}; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
+	assert.EqualSlices(t, got, []string{"mooncake", "p2p", "moriio_read", "moriio_write"})
 }
 
 // TestUnfit checks the requests that a pair cannot serve.
@@ -229,8 +216,7 @@ func TestUnfit(t *testing.T) {
 			t.Errorf("%s of %q and %q, %s: %q, want %q", tc.dialect, tc.prefill, tc.decode, tc.kind.Path(), got, tc.want)
 		}
 		early := c.Unfit(tc.kind, connector.Pair{Prefill: p.Prefill})
-		if early != "" && early != tc.want {
-			t.Errorf("%s of %q: %q before decode is chosen, then %q", tc.dialect, tc.prefill, early, tc.want)
-		}
+		assert.False(t, early != "" && early != tc.want,
+			"%s of %q: %q before decode is chosen, then %q", tc.dialect, tc.prefill, early, tc.want)
 	}
 }

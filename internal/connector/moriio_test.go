@@ -1,11 +1,12 @@
 package connector_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Each mode of MoRI-IO is a dialect, so that instances in different modes are not paired.
@@ -16,35 +17,31 @@ func TestDialectOfARecord(t *testing.T) {
 		{"", "READ"}: "nixl", {"mooncake", "WRITE"}: "mooncake",
 	} {
 		d, err := connector.OfRecord(&instance.Record{Connector: rec[0], TransferMode: rec[1]}, "nixl")
-		if err != nil || d.Name() != want {
-			t.Errorf("%q is %v, %v; want %s", rec, d, err, want)
-		}
+		require.NoError(t, err, rec)
+		assert.Equal(t, d.Name(), want, rec)
 	}
 	for _, mode := range []string{"", "push"} {
 		if d, err := connector.OfRecord(&instance.Record{Connector: "moriio", TransferMode: mode}, "nixl"); err == nil {
 			t.Errorf("mode %q is %s", mode, d.Name())
 		}
 	}
-	if _, err := connector.OfRecord(&instance.Record{Connector: "teleport"}, "nixl"); !errors.Is(err, connector.ErrUnknown) {
-		t.Errorf("teleport: %v", err)
-	}
+	_, err := connector.OfRecord(&instance.Record{Connector: "teleport"}, "nixl")
+	assert.ErrorIs(t, err, connector.ErrUnknown, "teleport")
 }
 
 func TestZMQAddress(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"host:10.0.0.1,handshake:6301,notify:61005", "host:::1,handshake:1,notify:65535", "host:gpu-1.example,handshake:2,notify:3"} {
-		if z, err := connector.ParseZMQAddress(s); err != nil || z.String() != s {
-			t.Errorf("%q: %+v, %v", s, z, err)
-		}
+		z, err := connector.ParseZMQAddress(s)
+		assert.True(t, err == nil && z.String() == s, "%q: %+v, %v", s, z, err)
 	}
 	for _, s := range []string{
 		"", "10.0.0.1:6301", "host:,handshake:1,notify:2", "host:a,handshake:0,notify:2", "host:a,handshake:1,notify:65536",
 		"host:a,handshake:1", "host:a,handshake:1,notify:2,x:3", "host:a b,handshake:1,notify:2", "host:a\r\n,handshake:1,notify:2",
 		"host:a___decode_addr_b,handshake:1,notify:2", "handshake:1,host:a,notify:2", "host:a,handshake:+1,notify:2",
 	} {
-		if z, err := connector.ParseZMQAddress(s); !errors.Is(err, connector.ErrZMQAddress) {
-			t.Errorf("%q: %+v, %v", s, z, err)
-		}
+		z, err := connector.ParseZMQAddress(s)
+		assert.ErrorIs(t, err, connector.ErrZMQAddress, "%q: %+v", s, z)
 	}
 }
 
@@ -55,13 +52,9 @@ func TestMoRIIO_UnsupportedInstances(t *testing.T) {
 		in := pair().Decode
 		for version, ok := range map[string]bool{"0.17.1": false, "0.18.0": true, "": true} {
 			in.Record.Version = version
-			if err := d.Lacks(in); (err == nil) != ok {
-				t.Errorf("%s, %q: %v", name, version, err)
-			}
+			assert.Equal(t, (d.Lacks(in) == nil), ok, "%s, %q", name, version)
 		}
 		in.Record.Version, in.Record.ZMQAddress = "", ""
-		if err := d.Lacks(in); !errors.Is(err, connector.ErrZMQAddress) {
-			t.Errorf("%s without an address: %v", name, err)
-		}
+		assert.ErrorIs(t, d.Lacks(in), connector.ErrZMQAddress, "%s without an address", name)
 	}
 }

@@ -2,6 +2,9 @@ package connector_test
 
 import (
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Transfer params that are an empty object count as missing, so that decode does not have to detect it.
@@ -13,11 +16,9 @@ func TestNIXL_EmptyTransferParams(t *testing.T) {
 		`{"kv_transfer_params":{"remote_host":"h"}}`: false,
 	} {
 		h, err := d.TransferParams([]byte(answer))
-		if err != nil || h.Empty() != empty {
-			t.Errorf("%s: %q, %v", answer, h.Params, err)
-		}
+		require.NoError(t, err, "%s: %q", answer, h.Params)
+		assert.Equal(t, h.Empty(), empty, "%s: %q", answer, h.Params)
 	}
-	if _, err := d.TransferParams([]byte(`{"kv_transfer_params":`)); err == nil {
-		t.Error("half an answer is taken")
-	}
+	_, err := d.TransferParams([]byte(`{"kv_transfer_params":`))
+	assert.Error(t, err, "half an answer is taken")
 }

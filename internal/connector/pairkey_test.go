@@ -6,6 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestPairKeyMismatch(t *testing.T) {
@@ -20,12 +21,10 @@ func TestPairKeyMismatch(t *testing.T) {
 		{connector.PairKey{"nixl", "1", 16}, connector.PairKey{"nixl", "2", 32}, bypass.VersionMismatch},
 		{connector.PairKey{"nixl", "", 16}, connector.PairKey{"nixl", "2", 32}, bypass.BlockMismatch},
 	} {
-		if got, back := c.a.Mismatch(c.b), c.b.Mismatch(c.a); got != c.want || back != c.want {
-			t.Errorf("%v, %v: %q and %q, want %q", c.a, c.b, got, back, c.want)
-		}
+		got, back := c.a.Mismatch(c.b), c.b.Mismatch(c.a)
+		assert.True(t, got == c.want && back == c.want, "%v, %v: %q and %q, want %q", c.a, c.b, got, back, c.want)
 	}
 	d := newDialect(t, "p2p")
-	if got := connector.PairKeyOf(d, &instance.Instance{Record: instance.Record{BlockSize: 48}}); got != (connector.PairKey{"p2p", "", 48}) {
-		t.Errorf("%+v", got)
-	}
+	got := connector.PairKeyOf(d, &instance.Instance{Record: instance.Record{BlockSize: 48}})
+	assert.True(t, got == (connector.PairKey{"p2p", "", 48}), "%+v", got)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const root = "../.."
@@ -20,15 +22,12 @@ const root = "../.."
 func TestRegisteredNames(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/registered/*.txt")
-	if err != nil || len(files) < 3 {
-		t.Fatalf("%q, %v", files, err)
-	}
+	require.True(t, err == nil && len(files) >= 3, "%q, %v", files, err)
 	for _, f := range files {
 		names := testkit.ReadFile(t, f)
 		for name := range strings.FieldsSeq(string(names)) {
-			if _, ok := connector.OfClass(name); !ok {
-				t.Errorf("%s: %s is not known", f, name)
-			}
+			_, ok := connector.OfClass(name)
+			assert.True(t, ok, "%s: %s is not known", f, name)
 		}
 	}
 }
@@ -37,18 +36,15 @@ func TestRegisteredNames(t *testing.T) {
 func TestClasses(t *testing.T) {
 	t.Parallel()
 	for _, c := range connector.Classes() {
-		if got, ok := connector.OfClass(strings.ToUpper(c.Name)); !ok || got != c {
-			t.Errorf("%s: %+v", c.Name, got)
-		}
-		if _, err := os.Stat(filepath.Join(root, c.Page)); err != nil {
-			t.Errorf("%s: %v", c.Name, err)
-		}
+		got, ok := connector.OfClass(strings.ToUpper(c.Name))
+		assert.True(t, ok && got == c, "%s: %+v", c.Name, got)
+		_, err := os.Stat(filepath.Join(root, c.Page))
+		assert.NoError(t, err, c.Name)
 		short, err := connector.Canonical(c.Name)
 		switch {
 		case c.Itself != "":
-			if err != nil || short != connector.MoRIIO {
-				t.Errorf("%+v is %q, %v", c, short, err)
-			}
+			require.NoError(t, err, c)
+			assert.Equal(t, short, connector.MoRIIO, c)
 		case c.Refused != "":
 			if !errors.Is(err, connector.ErrUnknown) || !strings.Contains(err.Error(), c.Refused) || !strings.Contains(err.Error(), c.Page) || c.Dialect != "" {
 				t.Errorf("%+v: %v", c, err)
@@ -58,13 +54,11 @@ func TestClasses(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{"NixlPullConnector": "nixl", "mooncakeconnector": "mooncake", "LMCacheConnectorV1": "plain", "MoRIIOConnector": "moriio", "": ""} {
-		if got, err := connector.Canonical(name); got != want || err != nil {
-			t.Errorf("Canonical(%q) = %q, %v", name, got, err)
-		}
+		got, err := connector.Canonical(name)
+		assert.True(t, got == want && err == nil, "Canonical(%q) = %q, %v", name, got, err)
 	}
-	if got, ok := connector.OfClass("nixl"); ok {
-		t.Errorf("a dialect is the class %+v", got)
-	}
+	got, ok := connector.OfClass("nixl")
+	assert.False(t, ok, "a dialect is the class %+v", got)
 }
 
 // The table of docs/connectors matches the code.
@@ -85,10 +79,8 @@ func TestDocsTable_MatchesCode(t *testing.T) {
 		page := filepath.Base(c.Page)
 		fmt.Fprintf(&b, "| `%s` | [%s](%s) | %s |\n", c.Name, here, page, more)
 	}
-	doc, err := os.ReadFile(filepath.Join(root, "docs/connectors/README.md"))
-	if err != nil || !strings.Contains(string(doc), b.String()) {
-		t.Errorf("docs/connectors/README.md does not hold this table (%v):\n%s", err, b.String())
-	}
+	doc := testkit.ReadFile(t, filepath.Join(root, "docs/connectors/README.md"))
+	assert.Contains(t, string(doc), b.String())
 	for _, name := range connector.Names() {
 		if strings.HasPrefix(name, connector.MoRIIO) {
 			name = connector.MoRIIO // two modes, one page
@@ -96,8 +88,7 @@ func TestDocsTable_MatchesCode(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, "docs/connectors", name+".md")); err != nil {
 			t.Error(err)
 		}
-		if !strings.Contains(string(doc), "]("+name+".md)") {
-			t.Errorf("docs/connectors/README.md does not lead to %s.md", name)
-		}
+		assert.True(t, strings.Contains(string(doc), "]("+name+".md)"),
+			"docs/connectors/README.md does not lead to %s.md", name)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -26,9 +27,7 @@ func TestPrefill_ReturnsTokens(t *testing.T) {
 			if asks(d.Prefill(r, p)) != wanted {
 				t.Errorf("%s: wanted %t: %s", name, wanted, d.Prefill(r, p).Body.Bytes())
 			}
-			if asks(d.Decode(r, p, connector.TransferParams{})) {
-				t.Errorf("%s: decode is asked", name)
-			}
+			assert.False(t, asks(d.Decode(r, p, connector.TransferParams{})), "%s: decode is asked", name)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engineIn returns the engine at x:1 in a role, with an incarnation.
@@ -46,23 +48,18 @@ func TestBothRoles_OneRecord(t *testing.T) {
 		// Strikes in both roles add up.
 		tr.Strike(p, "m", "500", false)
 		tr.Strike(d, "m", "500", false)
-		if !tr.Available(p.Key) || !tr.Available(d.Key) {
-			t.Fatal("two strikes have ejected it")
-		}
+		require.True(t, tr.Available(p.Key), "two strikes have ejected it")
+		require.True(t, tr.Available(d.Key), "two strikes have ejected it")
 		tr.Strike(p, "m", "500", false)
-		if tr.Available(p.Key) || tr.Available(d.Key) {
-			t.Error("it is out in one role only")
-		}
+		assert.False(t, tr.Available(p.Key), "it is out in one role only")
+		assert.False(t, tr.Available(d.Key), "it is out in one role only")
 		tr.Eject(d, "cannot connect")
 		tr.Eject(p, "cannot connect")
-		if !tr.Unreachable(p.Key) || !tr.Unreachable(d.Key) {
-			t.Error("it can be reached in one role")
-		}
+		require.True(t, tr.Unreachable(p.Key), "it can be reached in one role")
+		assert.True(t, tr.Unreachable(d.Key), "it can be reached in one role")
 		list := tr.Troubled()
 		slices.SortFunc(list, func(a, b instance.Key) int { return strings.Compare(a.String(), b.String()) })
-		if !slices.Equal(list, []instance.Key{d.Key, p.Key}) {
-			t.Errorf("in trouble are %v", list)
-		}
+		assert.EqualSlices(t, list, []instance.Key{d.Key, p.Key}, "in trouble")
 		synctest.Wait()
 		if n := ejected.Load(); n != 2 { // as a soft ejection, then as a hard one
 			t.Errorf("%d ejections were reported", n)
@@ -75,22 +72,17 @@ func TestBothRoles_OneRecord(t *testing.T) {
 		// If it leaves one role, the record of the other role is kept.
 		src.set(d)
 		time.Sleep(5 * time.Second)
-		if tr.Available(d.Key) {
-			t.Error("the engine was forgiven because it left one role")
-		}
+		assert.False(t, tr.Available(d.Key), "the engine was forgiven because it left one role")
 		e.answer(nil)
 		time.Sleep(5 * time.Second)
-		if !tr.Available(p.Key) || !tr.Available(d.Key) {
-			t.Error("it answers, and is not back")
-		}
+		require.True(t, tr.Available(p.Key), "it answers, and is not back")
+		assert.True(t, tr.Available(d.Key), "it answers, and is not back")
 		// A new incarnation starts without a record.
 		e.answer(errors.New("refused"))
 		tr.Eject(d, "cannot connect")
 		src.set(engineIn(instance.Prefill, "B"), engineIn(instance.Decode, "B"))
 		synctest.Wait()
-		if tr.Trouble() {
-			t.Error("what an earlier life did is held against the next")
-		}
+		assert.False(t, tr.Trouble(), "what an earlier life did is held against the next")
 	})
 }
 
@@ -107,9 +99,8 @@ func TestBothRoles_NotPeers(t *testing.T) {
 		defer tr.Close()
 		tr.Suspect(p)
 		time.Sleep(time.Minute)
-		if !tr.Available(p.Key) || tr.SilentFor(d.Key) == 0 {
-			t.Errorf("available %t, silent in its other role for %s", tr.Available(p.Key), tr.SilentFor(d.Key))
-		}
+		assert.True(t, tr.Available(p.Key) && tr.SilentFor(d.Key) != 0,
+			"available %t, silent in its other role for %s", tr.Available(p.Key), tr.SilentFor(d.Key))
 		resume()
 		time.Sleep(time.Second)
 	})

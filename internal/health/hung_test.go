@@ -14,6 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // coreFleet has the cores of some engines whose API servers always answer.
@@ -207,25 +209,18 @@ func TestTracker_HungCore(t *testing.T) {
 			if e, _ := tr.Ejected(in.Key); !ejected || after > 7*time.Second || !strings.HasPrefix(e.Reason, "hung: ") || !strings.Contains(e.Reason, "d:2") {
 				t.Fatalf("%s: ejected %t after %s: %+v", role, ejected, after, e)
 			}
-			if !tr.Unreachable(in.Key) || !tr.Silent(in.Key) || tr.SilentFor(in.Key) < 5*time.Second {
-				t.Errorf("%s: not held against it: %s", role, tr.SilentFor(in.Key))
-			}
+			assert.True(t, tr.Unreachable(in.Key) && tr.Silent(in.Key) && tr.SilentFor(in.Key) >= 5*time.Second,
+				"%s: not held against it: %s", role, tr.SilentFor(in.Key))
 			time.Sleep(time.Minute) // its API server answers probes
-			if tr.Available(in.Key) {
-				t.Fatal("readmitted without a trial")
-			}
+			require.False(t, tr.Available(in.Key), "readmitted without a trial")
 			resume()
 			for begun := time.Now(); !tr.Available(in.Key); time.Sleep(100 * time.Millisecond) {
-				if time.Since(begun) > 30*time.Second {
-					t.Fatal("not readmitted after a successful trial")
-				}
+				require.True(t, time.Since(begun) <= 30*time.Second, "not readmitted after a successful trial")
 			}
-			if s := tr.Share(in.Key); s > 0.2 {
-				t.Errorf("share %v right after", s)
-			}
-			if dead.Load() != 0 {
-				t.Error("a hung instance may still answer, and its legs were ended without an alternative")
-			}
+			s := tr.Share(in.Key)
+			assert.True(t, s <= 0.2, "share %v right after", s)
+			assert.Equal(t, dead.Load(), 0,
+				"a hung instance may still answer, and its legs were ended without an alternative")
 		})
 	}
 }
@@ -328,9 +323,8 @@ func TestTracker_PauseOfACore(t *testing.T) {
 				time.Sleep(4 * time.Minute) // a pause counts even if it is no longer than the last one
 			}
 			resume := c.hang("d:1")
-			if ejected, after := waitEjected(tr, in, pause); ejected {
-				t.Fatalf("pause of %s: ejected after %s", pause, after)
-			}
+			ejected, after := waitEjected(tr, in, pause)
+			require.False(t, ejected, "pause of %s: ejected after %s", pause, after)
 			resume()
 			c.set(func() { c.changing["d:1"] = true })
 			waitEjected(tr, in, 5*time.Second)
@@ -346,9 +340,8 @@ func TestTracker_HangsAgain(t *testing.T) {
 	runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 		for range 4 {
 			resume := c.hang("d:1")
-			if ejected, after := waitEjected(tr, in, time.Minute); !ejected || after > 7*time.Second {
-				t.Fatalf("ejected %t after %s", ejected, after)
-			}
+			ejected, after := waitEjected(tr, in, time.Minute)
+			require.True(t, ejected && after <= 7*time.Second, "ejected %t after %s", ejected, after)
 			time.Sleep(40 * time.Second)
 			resume()
 			for !tr.Available(in.Key) {
@@ -371,9 +364,8 @@ func TestTracker_HungWithoutTrials(t *testing.T) {
 			c.set(func() { c.received["d:2"]++ })
 			waitEjected(tr, in, time.Second)
 		}
-		if d := time.Since(begun); d < 14*time.Second || d > 20*time.Second {
-			t.Errorf("ejected after %s", d)
-		}
+		d := time.Since(begun)
+		assert.True(t, d >= 14*time.Second && d <= 20*time.Second, "ejected after %s", d)
 	})
 }
 
@@ -388,20 +380,14 @@ func TestTracker_FailedTrialsDoubleTheEjection(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		list := c.trials["d:1"]
-		if len(list) < 12 || len(list) > 30 {
-			t.Errorf("%d trials in 5 minutes", len(list))
-		}
+		assert.True(t, len(list) >= 12 && len(list) <= 30, "%d trials in 5 minutes", len(list))
 		for i := 1; i < len(list); i++ {
-			if d := list[i].Sub(list[i-1]); d < 5*time.Second || d > 40*time.Second {
-				t.Errorf("trial %d came %s after the one before", i, d)
-			}
+			d := list[i].Sub(list[i-1])
+			assert.True(t, d >= 5*time.Second && d <= 40*time.Second, "trial %d came %s after the one before", i, d)
 		}
-		if last := list[len(list)-1].Sub(list[len(list)-2]); last < 15*time.Second {
-			t.Errorf("the last trial came %s after the one before", last)
-		}
-		if c.results[health.TrialFailed] < 10 {
-			t.Errorf("results %v", c.results)
-		}
+		last := list[len(list)-1].Sub(list[len(list)-2])
+		assert.True(t, last >= 15*time.Second, "the last trial came %s after the one before", last)
+		assert.True(t, c.results[health.TrialFailed] >= 10, "results %v", c.results)
 	})
 }
 
@@ -416,22 +402,15 @@ func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 			for range 3 {
 				tr.Strike(in, "m", "first_byte_timeout", timedOut)
 			}
-			if tr.Unreachable(in.Key) || tr.Available(in.Key) {
-				t.Fatal("not ejected, or not as at first")
-			}
+			require.False(t, tr.Unreachable(in.Key), "not ejected, or not as at first")
+			require.False(t, tr.Available(in.Key), "not ejected, or not as at first")
 			time.Sleep(20 * time.Second)
-			if tr.Available(in.Key) == timedOut {
-				t.Errorf("timed out %t: available %t", timedOut, tr.Available(in.Key))
-			}
+			assert.NotEqual(t, tr.Available(in.Key), timedOut, "timed out: available")
 			// It has failed a trial, so it is excluded even if most instances are ejected.
-			if tr.Unreachable(in.Key) != timedOut {
-				t.Errorf("timed out %t: unreachable %t", timedOut, tr.Unreachable(in.Key))
-			}
+			assert.Equal(t, tr.Unreachable(in.Key), timedOut, "timed out: unreachable")
 			resume()
 			time.Sleep(30 * time.Second)
-			if !tr.Available(in.Key) {
-				t.Error("not readmitted")
-			}
+			assert.True(t, tr.Available(in.Key), "not readmitted")
 		})
 	}
 }
@@ -449,9 +428,7 @@ func TestTracker_TrialOfFullEngine(t *testing.T) {
 				tr.Strike(in, "m", "prefill_timeout", true)
 			}
 			time.Sleep(20 * time.Second)
-			if want := tc.changing && tc.queued; tr.Available(in.Key) != want {
-				t.Errorf("%+v: available %t", tc, !want)
-			}
+			assert.Equal(t, tr.Available(in.Key), tc.changing && tc.queued, "%+v: available", tc)
 		})
 	}
 }
@@ -466,9 +443,7 @@ func TestTracker_RefusedTrialReadmits(t *testing.T) {
 			tr.Strike(in, "m", "first_byte_timeout", true)
 		}
 		time.Sleep(2 * time.Second)
-		if !tr.Available(in.Key) {
-			t.Error("not readmitted")
-		}
+		assert.True(t, tr.Available(in.Key), "not readmitted")
 	})
 }
 
@@ -482,19 +457,14 @@ func TestTracker_TrialNotSent(t *testing.T) {
 			tr.Strike(in, "m", "first_byte_timeout", true)
 		}
 		time.Sleep(time.Minute)
-		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
-			t.Errorf("available %t, unreachable %t", tr.Available(in.Key), tr.Unreachable(in.Key))
-		}
+		assert.False(t, tr.Available(in.Key))
+		assert.False(t, tr.Unreachable(in.Key))
 		c.set(func() {
-			if len(c.results) > 0 {
-				t.Errorf("results %v", c.results)
-			}
+			assert.True(t, len(c.results) == 0, "results %v", c.results)
 			c.unsent["d:1"] = false
 		})
 		time.Sleep(8 * time.Second)
-		if !tr.Available(in.Key) {
-			t.Error("not readmitted")
-		}
+		assert.True(t, tr.Available(in.Key), "not readmitted")
 	})
 }
 
@@ -520,9 +490,8 @@ func TestTracker_TrialOfFormerProcess(t *testing.T) {
 		})
 		ejected, _ := waitEjected(tr, is, 20*time.Second)
 		c.set(func() {
-			if n := len(c.trials["d:1"]); ejected || n == 0 {
-				t.Errorf("ejected %t after %d trials", ejected, n)
-			}
+			n := len(c.trials["d:1"])
+			assert.True(t, !ejected && n != 0, "ejected %t after %d trials", ejected, n)
 		})
 	})
 }
@@ -534,9 +503,7 @@ func TestTracker_SuspendedEngineRestarts(t *testing.T) {
 	run(t, c.use, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
 		c.set(func() { c.suspended["d:1"] = instance.Sleeping })
 		tr.CheckSuspended(t.Context(), in)
-		if v := tr.View(in.Key); v != instance.Sleeping {
-			t.Fatalf("view %q", v)
-		}
+		require.Equal(t, tr.View(in.Key), instance.Sleeping)
 		src.set(inst("b"))
 		synctest.Wait()
 		if tr.Trouble() || !tr.Available(in.Key) {
@@ -554,9 +521,7 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 		runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 			c.set(func() { c.noRoutes["d:2"] = true })
 			tr.CheckSuspended(t.Context(), in)
-			if v := tr.View(in.Key); v != "" {
-				t.Fatalf("view %q", v)
-			}
+			require.Equal(t, tr.View(in.Key), "")
 			c.set(func() { c.suspended["d:1"] = state })
 			c.hang("d:1")
 			waitEjected(tr, in, 20*time.Second) // found while its legs wait
@@ -567,21 +532,16 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 			for range 5 {
 				tr.Strike(in, "m", "status_503", false)
 			}
-			if v := tr.View(in.Key); v != state {
-				t.Errorf("view %q after failures", v)
-			}
+			assert.Equal(t, tr.View(in.Key), state, "view after failures")
 			c.set(func() { c.suspended["d:1"] = "" })
 			time.Sleep(3 * time.Second)
-			if v := tr.View(in.Key); v != "" || tr.Share(in.Key) == 0 {
-				t.Errorf("view %q after it has resumed", v)
-			}
+			v := tr.View(in.Key)
+			assert.True(t, v == "" && tr.Share(in.Key) != 0, "view %q after it has resumed", v)
 			before := c.asked
 			for range 10 {
 				tr.CheckSuspended(t.Context(), peer)
 			}
-			if c.asked != before+1 {
-				t.Errorf("an engine without the routes was asked %d times", c.asked-before)
-			}
+			assert.Equal(t, c.asked, before+1, "an engine without the routes was asked %d times", c.asked-before)
 		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // reading returns the metrics of an engine with one rank.
@@ -104,9 +106,8 @@ func TestTracker_ProgressNotObservable(t *testing.T) {
 	} {
 		run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
 			tr.Observe(in.Key, reading(nil))
-			if _, _, observable := tr.Progress(in.Key); !observable {
-				t.Fatal("not observable with all samples")
-			}
+			_, _, observable := tr.Progress(in.Key)
+			require.True(t, observable, "not observable with all samples")
 			tr.Observe(in.Key, ranks)
 			if last, _, observable := tr.Progress(in.Key); observable || !last.IsZero() {
 				t.Errorf("%s: observable, progress at %s", name, last)
@@ -125,8 +126,7 @@ func TestTracker_ProgressOfRanks(t *testing.T) {
 		tr.Observe(in.Key, ranks(1))
 		time.Sleep(time.Minute)
 		tr.Observe(in.Key, ranks(2))
-		if last, _, _ := tr.Progress(in.Key); time.Since(last) != 0 {
-			t.Errorf("progress %s ago", time.Since(last))
-		}
+		last, _, _ := tr.Progress(in.Key)
+		assert.Equal(t, time.Since(last), 0, "age of the progress")
 	})
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func instanceAt(role instance.Role, address string) *instance.Instance {
@@ -47,14 +49,12 @@ func TestSilence_AllSilentNotEjected(t *testing.T) {
 						}
 					}
 				}
-				if d := tr.SilentFor(all[0].Key); d < 59*time.Second || d > 61*time.Second {
-					t.Errorf("silent for %s, want a minute", d)
-				}
+				d := tr.SilentFor(all[0].Key)
+				assert.True(t, d >= 59*time.Second && d <= 61*time.Second, "silent for %s, want a minute", d)
 				resume()
 				synctest.Wait()
-				if tr.Trouble() || tr.SilentFor(all[0].Key) != 0 {
-					t.Error("it answers, and something is held against it")
-				}
+				assert.False(t, tr.Trouble(), "it answers, and something is held against it")
+				assert.Equal(t, tr.SilentFor(all[0].Key), 0, "it answers, and something is held against it")
 			})
 		})
 	}
@@ -66,14 +66,11 @@ func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Du
 	begun := time.Now()
 	tr.Suspect(in)
 	for tr.Available(in.Key) {
-		if time.Since(begun) > time.Minute {
-			t.Fatal("it is not ejected")
-		}
+		require.True(t, time.Since(begun) <= time.Minute, "it is not ejected")
 		time.Sleep(10 * time.Millisecond)
 	}
-	if !tr.Unreachable(in.Key) || !tr.Silent(in.Key) {
-		t.Fatal("it is ejected, and not as silent")
-	}
+	require.True(t, tr.Unreachable(in.Key), "it is ejected, and not as silent")
+	require.True(t, tr.Silent(in.Key), "it is ejected, and not as silent")
 	return time.Since(begun)
 }
 
@@ -93,23 +90,17 @@ func TestSilence_PeerAnswers(t *testing.T) {
 		src.set(in, peer)
 		resume := eng.hang("d:1")
 		first := silentTime(t, tr, in)
-		if first > 2*time.Second {
-			t.Errorf("ejected after %s", first)
-		}
+		assert.True(t, first <= 2*time.Second, "ejected after %s", first)
 		time.Sleep(1500 * time.Millisecond)
 		resume()
 		time.Sleep(3 * time.Second)
-		if !tr.Available(in.Key) || tr.Silent(in.Key) || tr.SilentFor(in.Key) != 0 {
-			t.Fatal("it answers, and is not back")
-		}
+		require.True(t, tr.Available(in.Key) && !tr.Silent(in.Key) && tr.SilentFor(in.Key) == 0,
+			"it answers, and is not back")
 		resume = eng.hang("d:1")
 		defer resume()
-		if second := silentTime(t, tr, in); second < 2*first {
-			t.Errorf("given %s, then %s: that it was slow is forgotten", first, second)
-		}
-		if dead.Load() != 0 {
-			t.Error("a silent instance may still answer, and was called dead")
-		}
+		second := silentTime(t, tr, in)
+		assert.True(t, second >= 2*first, "given %s, then %s: that it was slow is forgotten", first, second)
+		assert.Equal(t, dead.Load(), 0, "a silent instance may still answer, and was called dead")
 	})
 }
 
@@ -140,13 +131,10 @@ func TestSilence_EndsWhileEjected(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			eng.answer(nil)
 			time.Sleep(3 * time.Second)
-			if !tr.Available(in.Key) {
-				t.Fatalf("%s: it answers, and is not back", name)
-			}
+			require.True(t, tr.Available(in.Key), "%s: it answers, and is not back", name)
 			defer eng.hang("d:1")()
-			if d := silentTime(t, tr, in); d > 2*time.Second {
-				t.Errorf("%s: ejected after %s of silence", name, d)
-			}
+			d := silentTime(t, tr, in)
+			assert.True(t, d <= 2*time.Second, "%s: ejected after %s of silence", name, d)
 		})
 	}
 }
@@ -161,9 +149,8 @@ func TestSilence_PeerAnswersSlowly(t *testing.T) {
 		defer resume()
 		answer := eng.hang("d:2")
 		time.AfterFunc(1200*time.Millisecond, answer)
-		if d := silentTime(t, tr, in); d < 4*1200*time.Millisecond {
-			t.Errorf("ejected after %s, though its peer took 1.2 s to answer", d)
-		}
+		d := silentTime(t, tr, in)
+		assert.True(t, d >= 4*1200*time.Millisecond, "ejected after %s, though its peer took 1.2 s to answer", d)
 	})
 }
 
@@ -178,14 +165,10 @@ func TestPeer_AnswerBeforeMachineStall(t *testing.T) {
 		time.Sleep(300 * time.Millisecond)
 		later := eng.hang("d:2")
 		time.Sleep(30 * time.Second)
-		if !tr.Available(in.Key) {
-			t.Error("ejected while its peer is silent too")
-		}
+		assert.True(t, tr.Available(in.Key), "ejected while its peer is silent too")
 		later()
 		time.Sleep(11 * time.Second)
-		if tr.Available(in.Key) {
-			t.Error("its peer is back, it is not, and it is still in")
-		}
+		assert.False(t, tr.Available(in.Key), "its peer is back, it is not, and it is still in")
 		resume()
 	})
 }
@@ -211,9 +194,7 @@ func TestSilence_EndedByRequestBytes(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			received.Add(1)
 			time.Sleep(500 * time.Millisecond)
-			if !tr.Available(in.Key) {
-				t.Fatal("ejected although requests received bytes from it")
-			}
+			require.True(t, tr.Available(in.Key), "ejected although requests received bytes from it")
 		}
 		time.Sleep(10 * time.Second)
 		silentTime(t, tr, in)
@@ -229,9 +210,8 @@ func TestSilence_DecodeAsPeers(t *testing.T) {
 		src.set(in, other)
 		resume := eng.hang("p:1")
 		defer resume()
-		if d := silentTime(t, tr, in); d < 5*time.Second {
-			t.Errorf("ejected after %s", d)
-		}
+		d := silentTime(t, tr, in)
+		assert.True(t, d >= 5*time.Second, "ejected after %s", d)
 	})
 }
 
@@ -255,9 +235,8 @@ func TestTracker_PeersShareAModel(t *testing.T) {
 			resume := eng.hang("d:1")
 			tr.Suspect(in)
 			time.Sleep(time.Minute)
-			if tr.Available(in.Key) == tc.ejected {
-				t.Errorf("beside %s of %v: ejected %t", tc.role, tc.models, !tc.ejected)
-			}
+			assert.NotEqual(t, tr.Available(in.Key), tc.ejected,
+				"beside %s of %v: ejected %t", tc.role, tc.models, !tc.ejected)
 			resume()
 			time.Sleep(time.Second)
 		})

@@ -1,13 +1,14 @@
 package health_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A dead instance without an agent is ejected even if no request went there, and
@@ -33,17 +34,11 @@ func TestProbeStatic(t *testing.T) {
 			run(t, nil, func(tr *health.Tracker, src *source, eng *engine, in *instance.Instance) {
 				tc.change(in)
 				src.set(in)
-				ctx, cancel := context.WithCancel(context.Background())
-				done := make(chan struct{})
-				go func() { defer close(done); tr.ProbeStatic(ctx) }()
+				stop := background.Start(t.Context(), tr.ProbeStatic)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				if tr.Trouble() {
-					t.Error("something is held against an instance that answers")
-				}
-				if n := eng.probes(); (n > 0) != tc.probed {
-					t.Errorf("%d probes", n)
-				}
+				assert.False(t, tr.Trouble(), "something is held against an instance that answers")
+				assert.Equal(t, (eng.probes() > 0), tc.probed)
 				eng.answer(errDead)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
@@ -53,11 +48,8 @@ func TestProbeStatic(t *testing.T) {
 				eng.answer(nil)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				if !tr.Available(in.Key) {
-					t.Error("it answers, and is still ejected")
-				}
-				cancel()
-				<-done
+				assert.True(t, tr.Available(in.Key), "it answers, and is still ejected")
+				stop()
 			})
 		})
 	}

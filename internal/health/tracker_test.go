@@ -18,7 +18,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -122,31 +124,24 @@ func run(t *testing.T, change func(*health.Options), f func(*health.Tracker, *so
 func TestRefused_ReadmittedByProbe(t *testing.T) {
 	t.Parallel()
 	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
-		if tr.Trouble() || !tr.Available(in.Key) || tr.Share(in.Key) != 1 {
-			t.Fatal("a new tracker has ejected an instance")
-		}
+		require.True(t, !tr.Trouble() && tr.Available(in.Key) && tr.Share(in.Key) == 1,
+			"a new tracker has ejected an instance")
 		eng.answer(errDead)
 		tr.Eject(in, "refused")
 		tr.Eject(in, "refused again")
-		if tr.Available(in.Key) || !tr.Unreachable(in.Key) {
-			t.Fatal("it is still in")
-		}
+		require.False(t, tr.Available(in.Key), "it is still in")
+		require.True(t, tr.Unreachable(in.Key), "it is still in")
 		time.Sleep(20 * time.Second)
-		if n := eng.probes(); n < 9 || n > 30 {
-			t.Fatalf("%d probes in 20 s", n)
-		}
+		n := eng.probes()
+		require.True(t, n >= 9 && n <= 30, "%d probes in 20 s", n)
 		eng.answer(nil)
 		time.Sleep(2 * time.Second)
-		if !tr.Available(in.Key) || tr.Unreachable(in.Key) {
-			t.Fatal("a good probe did not bring it back within one interval")
-		}
-		if s := tr.Share(in.Key); s >= 0.5 {
-			t.Fatalf("share %v right after the return", s)
-		}
+		require.True(t, tr.Available(in.Key), "a good probe did not bring it back within one interval")
+		require.False(t, tr.Unreachable(in.Key), "a good probe did not bring it back within one interval")
+		s := tr.Share(in.Key)
+		require.True(t, s < 0.5, "share %v right after the return", s)
 		time.Sleep(10 * time.Second)
-		if s := tr.Share(in.Key); s != 1 {
-			t.Fatalf("share %v after the slow start", s)
-		}
+		require.Equal(t, tr.Share(in.Key), 1, "share after the slow start")
 	})
 }
 
@@ -162,13 +157,10 @@ func TestTroubledByName(t *testing.T) {
 		ejected := func(want ...instance.Key) []instance.Key {
 			t.Helper()
 			got := tr.Troubled()
-			if len(got) != len(want) || tr.Trouble() != (len(want) > 0) {
-				t.Fatalf("%v, want %v", got, want)
-			}
+			require.Equal(t, len(got), len(want))
+			require.Equal(t, tr.Trouble(), len(want) > 0)
 			for _, k := range want {
-				if !slices.Contains(got, k) {
-					t.Fatalf("%v, want %v", got, want)
-				}
+				require.True(t, slices.Contains(got, k), "%v, want %v", got, want)
 			}
 			return got
 		}
@@ -183,9 +175,8 @@ func TestTroubledByName(t *testing.T) {
 		src.set(in) // the other one leaves
 		synctest.Wait()
 		ejected()
-		if len(first) != 1 || first[0] != in.Key || len(both) != 2 || !slices.Contains(both, other.Key) {
-			t.Errorf("lists that were given out have changed: %v, %v", first, both)
-		}
+		assert.True(t, len(first) == 1 && first[0] == in.Key && len(both) == 2 && slices.Contains(both, other.Key),
+			"lists that were given out have changed: %v, %v", first, both)
 	})
 }
 
@@ -195,9 +186,8 @@ func TestStrikesForOneModel(t *testing.T) {
 	run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
 		failing := func(want bool) {
 			t.Helper()
-			if got := tr.Failing(in.Key, "bad"); got != want || tr.Failing(in.Key, "m") {
-				t.Fatalf("ejected for one model: %t, want %t", got, want)
-			}
+			got := tr.Failing(in.Key, "bad")
+			require.True(t, got == want && !tr.Failing(in.Key, "m"), "ejected for one model: %t, want %t", got, want)
 		}
 		for range 3 {
 			tr.Strike(in, "bad", "5xx", false)
@@ -209,18 +199,15 @@ func TestStrikesForOneModel(t *testing.T) {
 			failing(false)
 			tr.Success(in, "m")
 			tr.Strike(in, "bad", "5xx", false)
-			if !tr.Available(in.Key) {
-				t.Fatal("ejected, although it serves another model")
-			}
+			require.True(t, tr.Available(in.Key), "ejected, although it serves another model")
 			failing(true)
 			time.Sleep(30 * time.Second)
 		}
 		failing(false)
 		tr.Success(in, "bad")
 		time.Sleep(2 * time.Minute)
-		if tr.Success(in, "m"); tr.Trouble() {
-			t.Error("it has a record although it serves all models")
-		}
+		tr.Success(in, "m")
+		assert.False(t, tr.Trouble(), "it has a record although it serves all models")
 	})
 }
 
@@ -230,18 +217,13 @@ func TestStrikesInARow(t *testing.T) {
 		tr.Strike(in, "m", "5xx", false)
 		tr.Strike(in, "m", "5xx", false)
 		tr.Success(in, "m") // not in a row
-		if tr.Trouble() {
-			t.Fatal("a success did not clear the strikes")
-		}
+		require.False(t, tr.Trouble(), "a success did not clear the strikes")
 		for range 3 {
-			if !tr.Available(in.Key) {
-				t.Fatal("ejected too early")
-			}
+			require.True(t, tr.Available(in.Key), "ejected too early")
 			tr.Strike(in, "m", "5xx", false)
 		}
-		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
-			t.Fatal("three strikes eject, softly")
-		}
+		require.False(t, tr.Available(in.Key))
+		require.False(t, tr.Unreachable(in.Key))
 		// An ejection soon after another one is longer, and during slow start a single strike is enough.
 		last := time.Duration(0)
 		for range 4 {
@@ -255,9 +237,7 @@ func TestStrikesInARow(t *testing.T) {
 				last = out
 			}
 			tr.Strike(in, "m", "5xx", false)
-			if tr.Available(in.Key) {
-				t.Fatal("one strike on probation ejects")
-			}
+			require.False(t, tr.Available(in.Key), "one strike on probation ejects")
 		}
 	})
 }
@@ -275,9 +255,7 @@ func TestEjection_EndsWithIncarnation(t *testing.T) {
 				tr.Eject(in, "refused")
 				change(src)
 				synctest.Wait()
-				if tr.Trouble() {
-					t.Fatal("something is still held against it")
-				}
+				require.False(t, tr.Trouble(), "something is still held against it")
 			})
 		})
 	}
@@ -305,14 +283,11 @@ func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
 				func() { tr.Strike(old, "m", "lost", false) }, func() { tr.Strike(old, "m", "lost", false) }, func() { tr.Strike(old, "m", "lost", false) },
 				func() { tr.Suspect(old) }, func() { tr.Eject(old, "refused") },
 			} {
-				if report(); tr.Available(is.Key) == ejected {
-					t.Errorf("%s: available %t", name, ejected)
-				}
+				report()
+				assert.NotEqual(t, tr.Available(is.Key), ejected, "%s: available", name)
 			}
 			synctest.Wait()
-			if n := ejections.Load() - before; n != 0 {
-				t.Errorf("%s: %d ejections were reported", name, n)
-			}
+			assert.Equal(t, ejections.Load()-before, 0, "%s: ejections were reported", name)
 		})
 	}
 }
@@ -327,9 +302,7 @@ func TestTracker_RemovedNotListed(t *testing.T) {
 			src.set(&one)
 			tr.Strike(&one, "m", "5xx", false)
 		}
-		if n := len(tr.Troubled()); n != 1 {
-			t.Errorf("%d instances are listed, and one is there", n)
-		}
+		assert.Equal(t, len(tr.Troubled()), 1, "instances are listed, and one is there")
 	})
 }
 
@@ -346,16 +319,14 @@ func TestSuspect(t *testing.T) {
 	}, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
 		tr.Suspect(in)
 		synctest.Wait()
-		if tr.Trouble() || eng.probes() != 1 {
-			t.Fatalf("an instance that answers is left alone: %d probes", eng.probes())
-		}
+		require.False(t, tr.Trouble(), "an instance that answers is not probed")
+		require.Equal(t, eng.probes(), 1, "an instance that answers is not probed")
 		eng.answer(errDead)
 		tr.Suspect(in)
 		tr.Suspect(in)
 		synctest.Wait()
-		if tr.Available(in.Key) || tr.Silent(in.Key) || ejected.Load() != 1 || eng.probes() != 4 {
-			t.Fatalf("dead: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.probes())
-		}
+		require.True(t, !tr.Available(in.Key) && !tr.Silent(in.Key) && ejected.Load() == 1 && eng.probes() == 4,
+			"dead: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.probes())
 	})
 }
 
@@ -370,37 +341,28 @@ func TestSuspect_ProbeNotSent(t *testing.T) {
 		for n := range 20 {
 			tr.Suspect(in)
 			synctest.Wait()
-			if tr.Trouble() || eng.probes() != n+1 {
-				t.Fatalf("after %d questions %d were asked; trouble: %v", n+1, eng.probes(), tr.Trouble())
-			}
+			require.False(t, tr.Trouble())
+			require.Equal(t, eng.probes(), n+1)
 			time.Sleep(time.Second)
 		}
-		if n := strings.Count(out.String(), "could not be probed"); n != 2 {
-			t.Errorf("logged %d times in 20 s:\n%s", n, &out)
-		}
+		n := strings.Count(out.String(), "could not be probed")
+		assert.True(t, n == 2, "logged %d times in 20 s:\n%s", n, &out)
 		// Its existing strikes are kept.
 		tr.Strike(in, "m", "x", false)
 		tr.Suspect(in)
 		synctest.Wait()
-		if !tr.Trouble() || !tr.Available(in.Key) {
-			t.Fatal("its strike was forgotten, or it was ejected")
-		}
+		require.True(t, tr.Trouble(), "its strike was forgotten, or it was ejected")
+		require.True(t, tr.Available(in.Key), "its strike was forgotten, or it was ejected")
 		eng.answer(errDead)
 		tr.Suspect(in)
 		synctest.Wait()
-		if tr.Available(in.Key) {
-			t.Fatal("it is in, and says nothing")
-		}
+		require.False(t, tr.Available(in.Key), "it is in, and says nothing")
 		eng.answer(health.ErrNotSent)
 		time.Sleep(time.Minute)
-		if tr.Available(in.Key) {
-			t.Fatal("readmitted without a probe")
-		}
+		require.False(t, tr.Available(in.Key), "readmitted without a probe")
 		eng.answer(nil)
 		time.Sleep(3 * time.Second)
-		if !tr.Available(in.Key) {
-			t.Fatal("it answers and is not back")
-		}
+		require.True(t, tr.Available(in.Key), "it answers and is not back")
 	})
 }
 
@@ -411,8 +373,7 @@ func TestTracker_Closed(t *testing.T) {
 		tr.Eject(in, "x")
 		tr.Strike(in, "m", "x", false)
 		tr.Suspect(in)
-		if tr.Trouble() || eng.probes() != 0 {
-			t.Fatal("it went on after Close")
-		}
+		require.False(t, tr.Trouble(), "it went on after Close")
+		require.Equal(t, eng.probes(), 0, "it went on after Close")
 	})
 }

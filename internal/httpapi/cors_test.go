@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -75,9 +76,8 @@ func TestCORSAsVLLM(t *testing.T) {
 						"X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Decode-Only, X-PD-Elsewhere, X-PD-Model, X-PD-Model-Fallback, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 				}
 			}
-			if diff := cmp.Diff(want, corsHeaders(header)); diff != "" {
-				t.Errorf("%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
-			}
+			diff := cmp.Diff(want, corsHeaders(header))
+			assert.True(t, diff == "", "%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
 		}
 	}
 }
@@ -128,8 +128,7 @@ func TestCORS_OnEveryAnswer(t *testing.T) {
 		"a stream": ask("k", stream), "no key": ask("", stream), "a wrong key": ask("x", stream),
 		"a panic": ask("k", func(forward.Client, *http.Request) { panic("bug") }),
 	} {
-		if h.Get("Access-Control-Allow-Origin") != "https://a.example" || h.Get("Vary") != "Origin" {
-			t.Errorf("%s: %v", name, h)
-		}
+		assert.Equal(t, h.Get("Access-Control-Allow-Origin"), "https://a.example", name)
+		assert.Equal(t, h.Get("Vary"), "Origin", name)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Browsers get the page, and all other clients get JSON.
@@ -26,15 +27,9 @@ func TestRoot_ByAcceptHeader(t *testing.T) {
 		{"application/json;q=0.5, text/html", true},
 	} {
 		_, header, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", tc.accept)
-		if got := body == "dashboard /"; got != tc.page {
-			t.Errorf("Accept %q: %q", tc.accept, body)
-		}
-		if !tc.page && !strings.Contains(body, `"name":"pdmesh"`) {
-			t.Errorf("Accept %q: %q", tc.accept, body)
-		}
-		if header.Get("Vary") != "Accept" {
-			t.Errorf("Accept %q: Vary is %q", tc.accept, header.Get("Vary"))
-		}
+		assert.Equal(t, body == "dashboard /", tc.page, "Accept %q: %q", tc.accept, body)
+		assert.False(t, !tc.page && !strings.Contains(body, `"name":"pdmesh"`), "Accept %q: %q", tc.accept, body)
+		assert.Equal(t, header.Get("Vary"), "Accept", "Accept %q: Vary", tc.accept)
 	}
 }
 
@@ -55,22 +50,16 @@ func TestDashboard_SameListenerAsStatus(t *testing.T) {
 		{"operators' events", operators.URL + httpapi.DashboardEvents, 200, "dashboard " + httpapi.DashboardEvents},
 	} {
 		code, header, body := call(t, http.MethodGet, tc.url, "", "Accept", html, "Origin", "https://evil.example")
-		if code != tc.code || !strings.Contains(body, tc.body) {
-			t.Errorf("%s: %d %s", tc.name, code, body)
-		}
-		if got := header.Get("Access-Control-Allow-Origin"); got != "" {
-			t.Errorf("%s: pages of %s may read it", tc.name, got)
-		}
+		assert.True(t, code == tc.code && strings.Contains(body, tc.body), "%s: %d %s", tc.name, code, body)
+		assert.Equal(t, header.Get("Access-Control-Allow-Origin"), "", "%s: origin whose pages may read it", tc.name)
 	}
 	off := deps()
 	off.Dashboard = nil
 	s := serve(t, off, false)
-	if _, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", html); !strings.Contains(body, `"name":"pdmesh"`) {
-		t.Errorf("with the dashboard off: %s", body)
-	}
-	if code, _, _ := call(t, http.MethodGet, s.URL+httpapi.DashboardEvents, ""); code != 404 {
-		t.Errorf("events with the dashboard off: %d", code)
-	}
+	_, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", html)
+	assert.Contains(t, body, `"name":"pdmesh"`)
+	code, _, _ := call(t, http.MethodGet, s.URL+httpapi.DashboardEvents, "")
+	assert.Equal(t, code, 404, "events with the dashboard off")
 }
 
 // No page of another origin may read the events, with any --allowed-origins.
@@ -80,9 +69,7 @@ func TestDashboard_OtherOriginsRefused(t *testing.T) {
 	d.CORS = httpapi.CORS{Origins: []string{"*"}, Methods: []string{"*"}, Headers: []string{"*"}}
 	s := serve(t, d, false)
 	_, header, _ := call(t, http.MethodGet, s.URL+httpapi.DashboardEvents, "", "Origin", "https://evil.example")
-	if got := header.Get("Access-Control-Allow-Origin"); got != "" {
-		t.Errorf("it is allowed to %s", got)
-	}
+	assert.Equal(t, header.Get("Access-Control-Allow-Origin"), "", "allowed origin")
 }
 
 // GET / lists only routes that its listener serves.

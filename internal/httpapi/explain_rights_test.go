@@ -4,11 +4,12 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // /route needs the admin key: its answer names all instances, and no right of a
@@ -19,9 +20,8 @@ func TestExplain_RequiresAdminKey(t *testing.T) {
 	testkit.WriteFile(t, file, "sk-all-rights tester trace,rank,priority\n")
 	d := deps()
 	var err error
-	if d.ClientKeys, err = apikeys.Open(nil, file, d.Log, nil); err != nil {
-		t.Fatal(err)
-	}
+	d.ClientKeys, err = apikeys.Open(nil, file, d.Log, nil)
+	require.NoError(t, err)
 	if k, ok := d.ClientKeys.Find("sk-all-rights"); !ok || !k.Rights.Has(apikeys.Trace) || !k.Rights.Has(apikeys.Rank) || !k.Rights.Has(apikeys.Priority) {
 		t.Fatalf("the key: %+v, %t", k, ok)
 	}
@@ -35,11 +35,9 @@ func TestExplain_RequiresAdminKey(t *testing.T) {
 		{"Authorization", "Bearer secret", 200}, {"X-Api-Key", "secret", 200},
 	} {
 		code, _, body := call(t, http.MethodPost, s.URL+"/route", "{}", tc.header, tc.key)
-		if code != tc.code || (body == "explained") != (code == 200) {
-			t.Errorf("%s %q: %d %s", tc.header, tc.key, code, body)
-		}
+		assert.Equal(t, code, tc.code, "%s %q: %s", tc.header, tc.key, body)
+		assert.Equal(t, body == "explained", code == 200, "%s %q: %s", tc.header, tc.key, body)
 	}
-	if _, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", "application/json"); !strings.Contains(body, `"POST /route"`) {
-		t.Errorf("the list of routes does not name it: %s", body)
-	}
+	_, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", "application/json")
+	assert.Contains(t, body, `"POST /route"`)
 }

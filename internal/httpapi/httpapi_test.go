@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -207,9 +208,8 @@ func TestPanic_500(t *testing.T) {
 	d.Data.Generate = func(openai.Kind) forward.HandlerFunc { return func(forward.Client, *http.Request) { panic("bug") } }
 	s := serve(t, d, false)
 	code, _, body := call(t, http.MethodPost, s.URL+"/v1/completions", "{}")
-	if code != 500 || !strings.Contains(body, `"error"`) || strings.Contains(body, "bug") {
-		t.Fatalf("%d %s", code, body)
-	}
+	require.True(t, code == 500 && strings.Contains(body, `"error"`) && !strings.Contains(body, "bug"),
+		"%d %s", code, body)
 }
 
 func TestRoutes(t *testing.T) {
@@ -255,9 +255,8 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/%1b[2J", 404, `{"detail":"Not Found"}`},
 	} {
 		code, _, body := call(t, tc.method, s.URL+tc.path, "{}")
-		if code != tc.code || !strings.Contains(body, tc.says) {
-			t.Errorf("%s %s: %d %s", tc.method, tc.path, code, body)
-		}
+		assert.True(t, code == tc.code && strings.Contains(body, tc.says),
+			"%s %s: %d %s", tc.method, tc.path, code, body)
 	}
 }
 
@@ -281,13 +280,11 @@ func TestModelRoutes(t *testing.T) {
 		{"DELETE", "/none", "", 404, "There is no model route none."},
 	} {
 		code, _, body := call(t, tc.method, s.URL+"/models/routes"+tc.path, tc.body, "X-Api-Key", "secret", "Content-Type", "application/json")
-		if code != tc.code || !strings.Contains(body, tc.says) {
-			t.Errorf("%s %s %s: %d %s", tc.method, tc.path, tc.body, code, body)
-		}
+		assert.True(t, code == tc.code && strings.Contains(body, tc.says),
+			"%s %s %s: %d %s", tc.method, tc.path, tc.body, code, body)
 	}
-	if code, _, _ := call(t, http.MethodDelete, s.URL+"/models/routes/org/chat", ""); code != http.StatusUnauthorized {
-		t.Errorf("without a key: %d", code)
-	}
+	code, _, _ := call(t, http.MethodDelete, s.URL+"/models/routes/org/chat", "")
+	assert.Equal(t, code, http.StatusUnauthorized, "without a key")
 }
 
 // Errors about the body name the field and its expected value, without Go types.
@@ -309,9 +306,8 @@ func TestLimitsRefuse(t *testing.T) {
 		`{"rpm":1000000000000000}`: "is not between 1",
 	} {
 		code, _, got := call(t, http.MethodPut, s.URL+"/limits/team-a", body, "Content-Type", "application/json", "X-Api-Key", "secret")
-		if code != 400 || !strings.Contains(got, want) || strings.Contains(got, "json: ") {
-			t.Errorf("%s: %d %s", body, code, got)
-		}
+		assert.True(t, code == 400 && strings.Contains(got, want) && !strings.Contains(got, "json: "),
+			"%s: %d %s", body, code, got)
 	}
 }
 
@@ -321,9 +317,8 @@ func TestStatus(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		code, _, body := call(t, method, s.URL+"/status", "")
 		var st httpapi.Status
-		if err := json.Unmarshal([]byte(body), &st); err != nil || code != 200 {
-			t.Fatalf("%d %v: %s", code, err, body)
-		}
+		err := json.Unmarshal([]byte(body), &st)
+		require.True(t, err == nil && code == 200, "%d %v: %s", code, err, body)
 		// The counts include the ejected instance, like those of the reference proxies.
 		if !strings.HasPrefix(body, `{"prefill_node_count":1,"decode_node_count":2,"prefill_nodes":["10.0.0.1:1"],"decode_nodes":["10.0.0.2:1","10.0.0.3:1"],`) {
 			t.Errorf("body %s", body)
@@ -338,9 +333,7 @@ func TestStatus(t *testing.T) {
 		if views["10.0.0.3:1"] != "ejectedcannot connect" || views["10.0.0.9:1"] != "rejectedbroken JSON" || views["10.0.0.2:1"] != "" {
 			t.Errorf("views %v", views)
 		}
-		if strings.ContainsRune(body, 0x1b) {
-			t.Error("an escape character came through")
-		}
+		assert.False(t, strings.ContainsRune(body, 0x1b), "an escape character came through")
 	}
 }
 
@@ -350,9 +343,8 @@ func TestProbes_Refused(t *testing.T) {
 	s := serve(t, deps(), false)
 	for _, path := range []string{"/v1/models", "/health", "/version", "/metrics"} {
 		code, _, body := call(t, http.MethodGet, s.URL+path, "", instance.ProbeHeader, "1")
-		if code != http.StatusLoopDetected || !strings.Contains(body, "not an engine") {
-			t.Errorf("%s: %d %s", path, code, body)
-		}
+		assert.True(t, code == http.StatusLoopDetected && strings.Contains(body, "not an engine"),
+			"%s: %d %s", path, code, body)
 	}
 }
 
@@ -402,9 +394,8 @@ func TestClientKeys(t *testing.T) {
 			t.Errorf("%q: %d %s", tc.auth, code, body)
 		}
 	}
-	if code, _, _ := call(t, http.MethodGet, s.URL+"/health", ""); code != 200 {
-		t.Errorf("/health wants a key: %d", code)
-	}
+	code, _, _ := call(t, http.MethodGet, s.URL+"/health", "")
+	assert.Equal(t, code, 200, "/health wants a key")
 }
 
 // Load balancers check with HEAD.
@@ -416,15 +407,13 @@ func TestHead(t *testing.T) {
 		s := serve(t, d, split)
 		for _, path := range []string{"/", "/health", "/ping", "/healthcheck", "/livez", "/readyz", "/version"} {
 			want, _, _ := call(t, http.MethodGet, s.URL+path, "")
-			if code, _, body := call(t, http.MethodHead, s.URL+path, ""); code != want || body != "" {
-				t.Errorf("HEAD %s: %d %q, GET: %d", path, code, body, want)
-			}
+			code, _, body := call(t, http.MethodHead, s.URL+path, "")
+			assert.True(t, code == want && body == "", "HEAD %s: %d %q, GET: %d", path, code, body, want)
 		}
 	}
 	page := serve(t, d, false)
-	if code, h, _ := call(t, http.MethodHead, page.URL+"/", "", "Accept", "text/html"); code != http.StatusOK || h.Get("Vary") != "Accept" {
-		t.Errorf("HEAD / of a browser: %d %v", code, h)
-	}
+	code, h, _ := call(t, http.MethodHead, page.URL+"/", "", "Accept", "text/html")
+	assert.True(t, code == http.StatusOK && h.Get("Vary") == "Accept", "HEAD / of a browser: %d %v", code, h)
 }
 
 // Requests with an encoded body are refused on the routes of operators, too.
@@ -453,21 +442,17 @@ func TestAnswerBeforeTheBody(t *testing.T) {
 		require.NoError(t, err)
 		defer c.Close()
 		const size = 20 << 20
-		if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", path, size); err != nil {
-			t.Fatal(err)
-		}
+		_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n", path, size)
+		require.NoError(t, err)
 		for piece, sent := make([]byte, 64<<10), 0; sent < size; sent += len(piece) {
 			if _, err := c.Write(piece); err != nil {
 				t.Fatalf("%s: after %d bytes: %v", path, sent, err)
 			}
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		if _, err := io.Copy(io.Discard, resp.Body); resp.StatusCode != want || err != nil {
-			t.Errorf("%s: %s, %v", path, resp.Status, err)
-		}
+		require.NoError(t, err, path)
+		_, err = io.Copy(io.Discard, resp.Body)
+		assert.True(t, resp.StatusCode == want && err == nil, "%s: %s, %v", path, resp.Status, err)
 	}
 }
 
@@ -503,12 +488,8 @@ func TestAnthropicKey(t *testing.T) {
 		{"POST", "/reset_prefix_cache", "k1", []string{version, "2023-06-01"}, 403},
 	} {
 		code, _, body := call(t, tc.method, s.URL+tc.path, "{}", append([]string{"X-Api-Key", tc.key, "Content-Type", "application/json"}, tc.more...)...)
-		if code != tc.code {
-			t.Errorf("%s %s with %q, %v: %d %s, want %d", tc.method, tc.path, tc.key, tc.more, code, body, tc.code)
-		}
-		if tc.key == "" && !strings.Contains(body, "x-api-key") {
-			t.Errorf("%s does not name the header", body)
-		}
+		assert.Equal(t, code, tc.code, "%s %s with %q, %v: %s", tc.method, tc.path, tc.key, tc.more, body)
+		assert.False(t, tc.key == "" && !strings.Contains(body, "x-api-key"), "%s does not name the header", body)
 	}
 }
 
@@ -532,9 +513,7 @@ func TestAdminKey(t *testing.T) {
 		{s2.URL, "X-Api-Key", "secret", 403, "ADMIN_API_KEY"},
 	} {
 		code, _, got := call(t, http.MethodPost, tc.url+"/instances/add", body, "Content-Type", "application/json", tc.name, tc.value)
-		if code != tc.code || !strings.Contains(got, tc.says) {
-			t.Errorf("%s %q: %d %s", tc.name, tc.value, code, got)
-		}
+		assert.True(t, code == tc.code && strings.Contains(got, tc.says), "%s %q: %d %s", tc.name, tc.value, code, got)
 	}
 }
 
@@ -615,31 +594,27 @@ func TestAdmin_MessagesAndErrors(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, _, got := call(t, http.MethodPost, s.URL+"/instances/"+tc.path, tc.body, "Content-Type", "application/json", "X-Api-Key", "secret")
-			if code != tc.code || !strings.Contains(got, tc.says) {
-				t.Errorf("%d %s", code, got)
-			}
+			assert.Equal(t, code, tc.code)
+			assert.Contains(t, got, tc.says)
 		})
 	}
 	code, _, got := call(t, http.MethodPost, s.URL+"/instances/add", `{"type":"decode","instance":"a:1"}`, "X-Api-Key", "secret", "Content-Type", "text/plain")
-	if code != 400 || !strings.Contains(got, "application/json") {
-		t.Errorf("content type: %d %s", code, got)
-	}
+	assert.Equal(t, code, 400, "content type")
+	assert.Contains(t, got, "application/json")
 }
 
 func TestSplitListeners(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), true)
 	for path, want := range map[string]int{"/status": 404, "/metrics": 404, "/health": 200, "/v1/models": 200} {
-		if code, _, _ := call(t, http.MethodGet, s.URL+path, ""); code != want {
-			t.Errorf("clients' address: GET %s %d, want %d", path, code, want)
-		}
+		code, _, _ := call(t, http.MethodGet, s.URL+path, "")
+		assert.Equal(t, code, want, "clients' address: GET %s", path)
 	}
 	a := httptest.NewServer(httpapi.NewAdminRouter(deps()))
 	t.Cleanup(a.Close)
 	for path, want := range map[string]int{"/status": 200, "/metrics": 200, "/readyz": 200, "/v1/models": 404} {
-		if code, _, _ := call(t, http.MethodGet, a.URL+path, ""); code != want {
-			t.Errorf("operator's address: GET %s %d, want %d", path, code, want)
-		}
+		code, _, _ := call(t, http.MethodGet, a.URL+path, "")
+		assert.Equal(t, code, want, "operator's address: GET %s", path)
 	}
 }
 
@@ -648,9 +623,8 @@ func TestFanOut_RequiresAdminKey(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	for _, path := range []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"} {
-		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "X-Api-Key", "wrong"); code != http.StatusForbidden {
-			t.Errorf("%s with a wrong key: %d %s", path, code, got)
-		}
+		code, _, got := call(t, http.MethodPost, s.URL+path, "", "X-Api-Key", "wrong")
+		assert.Equal(t, code, http.StatusForbidden, "%s with a wrong key: %s", path, got)
 		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "Authorization", "Bearer a client's"); code != http.StatusNotFound || got != `{"detail":"Not Found"}` {
 			t.Errorf("%s without the key: %d %s", path, code, got)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -29,9 +30,8 @@ func TestConnectionLimit(t *testing.T) {
 		"/status": true, "/instances/add": true, "/instances/drain": true, "/route": true, "/log-level": true, "/v1/load_lora_adapter": true,
 		"/v1/completions": false, "/v1/models": false, "/dashboard/events": false, "/instances/unknown": false, "/health/x": false,
 	} {
-		if got := httpapi.ExemptFromLimit(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)); got != exempt {
-			t.Errorf("%s: exempt %t", path, got)
-		}
+		got := httpapi.ExemptFromLimit(httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+		assert.True(t, got == exempt, "%s: exempt %t", path, got)
 	}
 	const message = "the proxy has reached its limit for open connections (--max-connections)"
 	for path, want := range map[string]string{
@@ -59,9 +59,8 @@ func TestConnectionLimit_CORS(t *testing.T) {
 		}
 		return r
 	}
-	if !httpapi.ExemptFromLimit(request(http.MethodOptions, "/v1/completions")) {
-		t.Error("a preflight request is refused")
-	}
+	assert.True(t, httpapi.ExemptFromLimit(request(http.MethodOptions, "/v1/completions")),
+		"a preflight request is refused")
 	for _, tc := range []struct {
 		path, allowed, want string
 	}{
@@ -173,9 +172,8 @@ func TestMissingBody(t *testing.T) {
 					return
 				}
 				_, _ = io.Copy(io.Discard, resp.Body)
-				if took := time.Since(began); closes && took > time.Second {
-					t.Errorf("%s: took %s", head, took)
-				}
+				took := time.Since(began)
+				assert.False(t, closes && took > time.Second, "%s: took %s", head, took)
 				if resp.StatusCode != http.StatusContinue {
 					return
 				}
@@ -212,9 +210,8 @@ func TestLateTrailer(t *testing.T) {
 			_, _ = io.WriteString(client, "X-Sum: 1\r\n\r\n")
 		})
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Errorf("%v, %v", resp, err)
-		}
+		require.NoError(t, err)
+		assert.Equal(t, resp.StatusCode, http.StatusOK)
 	}
 	for range 10 { // the race detector needs a read next to the write
 		synctest.Test(t, round)

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // level is a log level that can be changed.
@@ -58,8 +60,7 @@ func TestLogLevel(t *testing.T) {
 			header = append(header, "Content-Type", tc.media)
 		}
 		code, _, got := call(t, tc.method, s.URL+"/log-level", tc.body, header...)
-		if code != tc.code || !strings.Contains(got, tc.says) {
-			t.Errorf("%s %q as %q: %d %s", tc.method, tc.body, tc.key, code, got)
-		}
+		assert.True(t, code == tc.code && strings.Contains(got, tc.says),
+			"%s %q as %q: %d %s", tc.method, tc.body, tc.key, code, got)
 	}
 }

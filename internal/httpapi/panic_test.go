@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -43,9 +44,7 @@ func TestPanic(t *testing.T) {
 				_ = resp.Body.Close()
 			}
 			if strings.HasPrefix(name, "after") {
-				if err == nil {
-					t.Fatalf("%s, %q", resp.Status, body)
-				}
+				require.Error(t, err, "%+v, %q", resp, body)
 				return
 			}
 			if err != nil || resp.StatusCode != 500 || !strings.Contains(string(body), `"error"`) || strings.Contains(string(body), "bug") {
@@ -66,8 +65,7 @@ func TestKeyErrors_APIFormat(t *testing.T) {
 		"/v1/messages/count_tokens": `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
 		"/v1/responses":             `{"error":{"message":"wrong API key","type":"AuthenticationError","param":null,"code":401}}`,
 	} {
-		if code, _, body := call(t, http.MethodPost, routed.URL+path, "{}", "Authorization", "Bearer x"); code != http.StatusUnauthorized || body != want {
-			t.Errorf("%s: %d %s", path, code, body)
-		}
+		code, _, body := call(t, http.MethodPost, routed.URL+path, "{}", "Authorization", "Bearer x")
+		assert.True(t, code == http.StatusUnauthorized && body == want, "%s: %d %s", path, code, body)
 	}
 }

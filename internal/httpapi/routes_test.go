@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
@@ -21,9 +22,7 @@ import (
 func registered(t *testing.T, h http.Handler) map[routes.Route]bool {
 	t.Helper()
 	e, ok := h.(*gin.Engine)
-	if !ok {
-		t.Fatalf("handler is %T, want *gin.Engine", h)
-	}
+	require.True(t, ok, "handler is %T, want *gin.Engine", h)
 	out := map[routes.Route]bool{}
 	for _, r := range e.Routes() {
 		out[routes.Of(r.Method, r.Path)] = true
@@ -47,9 +46,7 @@ func vllmRoutes(t *testing.T, file string) map[routes.Route]string {
 			continue
 		}
 		words := strings.SplitN(strings.TrimSpace(line), " ", 3)
-		if len(words) != 3 {
-			t.Fatalf("%s: %q is no route", file, line)
-		}
+		require.Len(t, words, 3, "%s: %q is no route", file, line)
 		out[routes.Of(words[0], words[1])] = words[2]
 	}
 	return out
@@ -62,16 +59,12 @@ func TestTable_EveryVLLMRoute(t *testing.T) {
 	listed := map[string]map[routes.Route]string{}
 	for _, release := range []string{"0.32", "0.33"} {
 		list := vllmRoutes(t, "testdata/vllm-"+release+".routes")
-		if len(list) < 80 {
-			t.Fatalf("vLLM %s has %d routes", release, len(list))
-		}
+		require.True(t, len(list) >= 80, "vLLM %s has %d routes", release, len(list))
 		listed[release] = list
 	}
 	seen := map[routes.Route]bool{}
 	for _, row := range rows {
-		if seen[row.Route] {
-			t.Errorf("%s is there twice", row.Route)
-		}
+		assert.False(t, seen[row.Route], "%s is there twice", row.Route)
 		seen[row.Route] = true
 		for release, list := range listed {
 			when, has := list[row.Route]
@@ -86,9 +79,7 @@ func TestTable_EveryVLLMRoute(t *testing.T) {
 		switch row.Verdict {
 		case routes.PD, routes.Passed, routes.FannedTo, routes.Answered:
 		case routes.Refused:
-			if row.Note == "" {
-				t.Errorf("%s is refused without a reason", row.Route)
-			}
+			assert.NotEqual(t, row.Note, "", "%s is refused without a reason", row.Route)
 		default:
 			t.Errorf("%s: %q is no verdict", row.Route, row.Verdict)
 		}
@@ -108,14 +99,10 @@ func TestTable_MatchesCode(t *testing.T) {
 	for _, row := range rows {
 		has := code[row.Route]
 		delete(code, row.Route)
-		if has == (row.Verdict == routes.Refused) {
-			t.Errorf("%s is %s, and in the code: %t", row.Route, row.Verdict, has)
-		}
+		assert.NotEqual(t, has, row.Verdict == routes.Refused, "%s is %s, and in the code", row.Route, row.Verdict)
 	}
 	for _, route := range own {
-		if !code[route] {
-			t.Errorf("%s is in the table of the proxy's own routes only", route)
-		}
+		assert.True(t, code[route], "%s is in the table of the proxy's own routes only", route)
 		delete(code, route)
 	}
 	for route := range code {
@@ -153,9 +140,8 @@ func TestDocs_OperatorRoutes(t *testing.T) {
 		path := route.Path()
 		keyless, _, _ := call(t, route.Method(), s.URL+path, "")
 		code, _, _ := call(t, route.Method(), s.URL+path, "", "X-Api-Key", "sk-read")
-		if can := keyless == http.StatusUnauthorized && code != http.StatusForbidden; can != readable[route] {
-			t.Errorf("%s: the right read allows it: %t, on the page: %t", route, can, readable[route])
-		}
+		assert.Equal(t, keyless == http.StatusUnauthorized && code != http.StatusForbidden, readable[route],
+			"%s: the right read allows it, on the page", route)
 		if keyless == http.StatusNotFound || path == httpapi.DashboardEvents { // "fanned out" and "dashboard" on the page
 			continue
 		}
@@ -165,13 +151,9 @@ func TestDocs_OperatorRoutes(t *testing.T) {
 				movable[name], found = true, true
 			}
 		}
-		if !found {
-			t.Errorf("%s is not on the page as a route that moves", route)
-		}
+		assert.True(t, found, "%s is not on the page as a route that moves", route)
 	}
 	for name, moves := range movable {
-		if !moves {
-			t.Errorf("%s is on the page as a route that moves", name)
-		}
+		assert.True(t, moves, "%s is on the page as a route that moves", name)
 	}
 }

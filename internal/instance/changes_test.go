@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // randomEntry returns a random entry. There are few keys and
@@ -84,7 +85,5 @@ func TestChanges_TransformSnapshot(t *testing.T) {
 	s := random(nil)
 	instance.Changes(nil, s, func(was, _ *instance.Instance) { n++ })
 	instance.Changes(s, nil, func(_, is *instance.Instance) { n++ })
-	if n != 2*len(s.All()) {
-		t.Errorf("%d changes for %d entries that came and went", n, len(s.All()))
-	}
+	assert.True(t, n == 2*len(s.All()), "%d changes for %d entries that came and went", n, len(s.All()))
 }

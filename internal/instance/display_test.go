@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The status and its reason are derived from record, view, intent and opinion, in a fixed order.
@@ -55,18 +56,13 @@ func TestStatus(t *testing.T) {
 			}
 			before := *in
 			seen := in.Seen(tc.opinion)
-			if seen.Status() != tc.status || seen.Reason != tc.reason || seen.List().Status != tc.status {
-				t.Errorf("%q (%s), want %q (%s)", seen.Status(), seen.Reason, tc.status, tc.reason)
-			}
-			if sel, err := instance.ParseSelector("state=" + tc.status); err != nil || !sel.Matches(seen) {
-				t.Errorf("state=%s: %v", tc.status, err)
-			}
-			if got := in.CanServe(tc.opinion); got != tc.serves {
-				t.Errorf("it serves: %v", got)
-			}
-			if in.View != before.View || in.Reason != before.Reason {
-				t.Error("the instance itself has changed")
-			}
+			assert.True(t, seen.Status() == tc.status && seen.Reason == tc.reason && seen.List().Status == tc.status,
+				"%q (%s), want %q (%s)", seen.Status(), seen.Reason, tc.status, tc.reason)
+			sel, err := instance.ParseSelector("state=" + tc.status)
+			assert.True(t, err == nil && sel.Matches(seen), "state=%s: %v", tc.status, err)
+			assert.Equal(t, in.CanServe(tc.opinion), tc.serves, "it serves")
+			assert.Equal(t, in.View, before.View, "the instance itself has changed")
+			assert.Equal(t, in.Reason, before.Reason, "the instance itself has changed")
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // publisher publishes snapshots the way a watcher does.
@@ -39,9 +40,7 @@ func TestFollow_CallsForEachSnapshot(t *testing.T) {
 			defer close(done)
 			var last *instance.Snapshot
 			instance.Follow(ctx, p.snapshot, func(prev, next *instance.Snapshot) {
-				if prev != last {
-					t.Errorf("prev is %v, want the snapshot of the previous call, %v", prev, last)
-				}
+				assert.Equal(t, prev, last, "prev, which is the snapshot of the previous call")
 				last = next
 				revisions = append(revisions, next.Revision)
 			})
@@ -53,13 +52,10 @@ func TestFollow_CallsForEachSnapshot(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-done
-		if len(revisions) != 5 || revisions[0] != 1 || revisions[4] != 5 {
-			t.Errorf("called for revisions %v, want 1 to 5", revisions)
-		}
+		assert.True(t, len(revisions) == 5 && revisions[0] == 1 && revisions[4] == 5,
+			"called for revisions %v, want 1 to 5", revisions)
 		p.publish(6)
-		if len(revisions) != 5 {
-			t.Error("called after Follow has returned")
-		}
+		assert.Len(t, revisions, 5, "called after Follow has returned")
 	})
 }
 
@@ -78,16 +74,12 @@ func TestFollow_NeverMissesTheNewest(t *testing.T) {
 	defer cancel()
 	seen := int64(0)
 	instance.Follow(ctx, p.snapshot, func(_, next *instance.Snapshot) {
-		if next.Revision <= seen {
-			t.Errorf("revision %d after %d", next.Revision, seen)
-		}
+		assert.True(t, next.Revision > seen, "revision %d after %d", next.Revision, seen)
 		if seen = next.Revision; seen == last {
 			cancel()
 		}
 	})
-	if seen != last {
-		t.Errorf("returned at revision %d, want %d", seen, last)
-	}
+	assert.Equal(t, seen, last, "returned at revision")
 }
 
 func TestAwait(t *testing.T) {
@@ -99,23 +91,15 @@ func TestAwait(t *testing.T) {
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if !instance.Await(ended, p.snapshot, at(1)) {
-			t.Error("false for a snapshot that is current")
-		}
-		if instance.Await(ended, p.snapshot, at(2)) {
-			t.Error("true although the context has ended")
-		}
+		assert.True(t, instance.Await(ended, p.snapshot, at(1)), "false for a snapshot that is current")
+		assert.False(t, instance.Await(ended, p.snapshot, at(2)), "true although the context has ended")
 		met := make(chan bool, 1)
 		go func() { met <- instance.Await(t.Context(), p.snapshot, at(3)) }()
 		for _, revision := range []int64{2, 3} {
 			synctest.Wait()
-			if len(met) != 0 {
-				t.Errorf("returned before revision %d", revision)
-			}
+			assert.Len(t, met, 0, "returned before revision %d", revision)
 			p.publish(revision)
 		}
-		if !<-met {
-			t.Error("false for revision 3")
-		}
+		assert.True(t, <-met, "false for revision 3")
 	})
 }

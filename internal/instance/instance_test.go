@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestParseAddress(t *testing.T) {
@@ -51,9 +53,8 @@ func TestParseAddress(t *testing.T) {
 		t.Run(tc.in, func(t *testing.T) {
 			t.Parallel()
 			got, err := instance.ParseAddress(tc.in)
-			if got != tc.want || (err == nil) != (tc.says == "") {
-				t.Fatalf("ParseAddress(%q) = %q, %v", tc.in, got, err)
-			}
+			require.Equal(t, got, tc.want, "ParseAddress(%q): %v", tc.in, err)
+			require.Equal(t, err == nil, tc.says == "", "ParseAddress(%q): %v", tc.in, err)
 			if err != nil && (!errors.Is(err, instance.ErrAddress) || !strings.Contains(err.Error(), tc.says)) {
 				t.Fatalf("error %v, want ErrAddress with %q", err, tc.says)
 			}
@@ -72,13 +73,9 @@ func TestPrintable(t *testing.T) {
 		"plain ü 日本": "plain ü 日本", "a\nb\tc\r": `a\nb\tc\r`, "\x1b[2J": `\u001b[2J`, "\xff\xfe": `\xff\xfe`,
 		"\u202eevil": `\u202eevil`, "a\u200bb": `a\u200bb`, "\u0085": `\u0085`, "": "",
 	} {
-		if got := instance.Printable(in, 0); got != want {
-			t.Errorf("Printable(%q) = %q, want %q", in, got, want)
-		}
+		assert.Equal(t, instance.Printable(in, 0), want, "Printable(%q)", in)
 	}
-	if got := instance.Printable(strings.Repeat("x", 50), 10); got != "xxxxxxxxxx..." {
-		t.Errorf("cut: %q", got)
-	}
+	assert.Equal(t, instance.Printable(strings.Repeat("x", 50), 10), "xxxxxxxxxx...", "cut")
 }
 
 func TestSnapshot(t *testing.T) {
@@ -96,15 +93,10 @@ func TestSnapshot(t *testing.T) {
 	for _, i := range s.All() {
 		order = append(order, i.Key.String()+" "+string(i.View))
 	}
-	if got := strings.Join(order, ", "); got != "prefill/c:1 , decode/a:1 orphan, decode/a:1 pending, decode/b:1 " {
-		t.Errorf("order %q", got)
-	}
-	if n := len(s.Usable(instance.Decode)); n != 2 {
-		t.Errorf("%d usable, want the orphan and b:1", n)
-	}
-	if i, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "a:1"}); !ok || i.View != instance.Orphan {
-		t.Errorf("Lookup returned %+v: a pending add must not hide a member", i)
-	}
+	assert.Equal(t, strings.Join(order, ", "), "prefill/c:1 , decode/a:1 orphan, decode/a:1 pending, decode/b:1 ")
+	assert.Equal(t, len(s.Usable(instance.Decode)), 2, "usable, want the orphan and b:1")
+	i, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "a:1"})
+	assert.True(t, ok && i.View == instance.Orphan, "Lookup returned %+v: a pending add must not hide a member", i)
 	select {
 	case <-s.Changed():
 		t.Error("changed before it was superseded")
@@ -119,30 +111,24 @@ func TestIncarnation(t *testing.T) {
 	t.Parallel()
 	a := &instance.Instance{CreateRevision: 5}
 	b := &instance.Instance{CreateRevision: 5, Record: instance.Record{ID: "x"}}
-	if a.Incarnation() != "rev-5" || b.Incarnation() != "x" {
-		t.Errorf("%q, %q", a.Incarnation(), b.Incarnation())
-	}
+	assert.Equal(t, a.Incarnation(), "rev-5")
+	assert.Equal(t, b.Incarnation(), "x")
 }
 
 func TestWeight(t *testing.T) {
 	t.Parallel()
 	in := &instance.Instance{Verified: true, Record: instance.Record{State: instance.Ready}}
-	if w := in.Weight(); w != instance.DefaultWeight {
-		t.Errorf("without one it is %d", w)
-	}
+	assert.Equal(t, in.Weight(), instance.DefaultWeight, "without one it")
 	for w, usable := range map[int]bool{0: false, 1: true, 300: true} {
 		in.Record.Weight = &w
-		if in.Weight() != w || in.Usable() != usable {
-			t.Errorf("weight %d: %d, usable %t", w, in.Weight(), in.Usable())
-		}
+		assert.Equal(t, in.Weight(), w)
+		assert.Equal(t, in.Usable(), usable)
 	}
 }
 
 func TestLocalAddress(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{"0.0.0.0": "127.0.0.1:1", "::": "[::1]:1", "10.0.0.1": "10.0.0.1:1", "": "127.0.0.1:1", "h": "h:1"} {
-		if got := instance.LocalAddress(host, 1); got != want {
-			t.Errorf("%q: %s", host, got)
-		}
+		assert.Equal(t, instance.LocalAddress(host, 1), want, host)
 	}
 }

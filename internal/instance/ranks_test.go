@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The second server of a group has its ranks 2 and 3, and requests to that server name them 0 and 1.
@@ -31,8 +32,7 @@ func TestLocalRanks(t *testing.T) {
 		for rank := range tc.want {
 			got = append(got, in.EngineID(rank))
 		}
-		if d := cmp.Diff(tc.want, got); d != "" {
-			t.Errorf("%s: %s", tc.name, d)
-		}
+		d := cmp.Diff(tc.want, got)
+		assert.True(t, d == "", "%s: %s", tc.name, d)
 	}
 }

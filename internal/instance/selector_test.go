@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Equivalent selectors share a queue.
@@ -20,12 +22,10 @@ func TestQueueName(t *testing.T) {
 		var labels instance.Selector
 		if text != "" {
 			var err error
-			if labels, err = instance.ParseSelector(text); err != nil {
-				t.Fatal(err)
-			}
+			labels, err = instance.ParseSelector(text)
+			require.NoError(t, err)
 		}
-		if got := instance.QueueName("m", labels); got != want || instance.QueuedModel(got) != "m" {
-			t.Errorf("%s: %s, want %s", text, got, want)
-		}
+		got := instance.QueueName("m", labels)
+		assert.True(t, got == want && instance.QueuedModel(got) == "m", "%s: %s, want %s", text, got, want)
 	}
 }

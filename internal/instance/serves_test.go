@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestServes(t *testing.T) {
@@ -33,12 +34,9 @@ func TestServes(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s strict=%v", tc.want, tc.strict), func(t *testing.T) {
 			t.Parallel()
-			if got := facts.Serves(tc.want, tc.strict); got != tc.match {
-				t.Errorf("got %v", got)
-			}
+			assert.Equal(t, facts.Serves(tc.want, tc.strict), tc.match)
 		})
 	}
-	if (&instance.Facts{Models: []string{"a/"}, Roots: []string{"/"}}).Serves("b/", false) {
-		t.Error("b/ matched a/")
-	}
+	assert.False(t, (&instance.Facts{Models: []string{"a/"}, Roots: []string{"/"}}).Serves("b/", false),
+		"b/ matched a/")
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Whatever the order of its input, a snapshot is sorted and finds each membership, and never a pending add.
@@ -37,27 +38,20 @@ func TestSnapshotFindsMembers(t *testing.T) {
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		given := slices.Clone(all)
 		s := instance.NewSnapshot(7, all)
-		if !slices.Equal(all, given) {
-			t.Fatal("the slice of the caller was sorted")
-		}
+		require.EqualSlices(t, all, given, "the slice of the caller was sorted")
 		last := ""
 		for _, in := range s.All() {
 			order := map[instance.Role]string{instance.Prefill: "1", instance.Decode: "2"}[in.Role] + in.Address
-			if order < last {
-				t.Fatalf("%s comes after %s", order, last)
-			}
+			require.True(t, order >= last, "%s comes after %s", order, last)
 			last = order
 			if got, ok := s.Lookup(in.Key); ok != (members[in.Key] != nil) || got != members[in.Key] {
 				t.Fatalf("%s: found %+v, want %+v", in.Key, got, members[in.Key])
 			}
 		}
 		for _, r := range instance.Roles() {
-			if n := len(s.Usable(r)); n != usable[r] {
-				t.Fatalf("%d usable in %s, want %d", n, r, usable[r])
-			}
+			require.Equal(t, len(s.Usable(r)), usable[r], "usable in %s", r)
 		}
-		if in, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "10.0.0.99:1"}); ok {
-			t.Fatalf("found %+v", in)
-		}
+		in, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "10.0.0.99:1"})
+		require.False(t, ok, "found %+v", in)
 	}
 }

@@ -56,9 +56,7 @@ func BenchmarkParse(b *testing.B) {
 				require.NoError(b, err)
 				e := r.NewEdit()
 				e.Set(request.FieldMaxTokens, "1")
-				if e.Body().Len() == 0 {
-					b.Fatal("empty")
-				}
+				require.NotEqual(b, e.Body().Len(), 0, "empty")
 			}
 		})
 	}
@@ -78,13 +76,9 @@ func BenchmarkEvents(b *testing.B) {
 				break
 			}
 			class, _ := sse.Classify(openai.Chat, e)
-			if sse.IsDone(e) || sse.LooksLikeError(e) || class != sse.EventContent {
-				b.Fatal("misjudged")
-			}
+			require.True(b, !sse.IsDone(e) && !sse.LooksLikeError(e) && class == sse.EventContent, "misjudged")
 			rest = tail
 		}
-		if n != 16 {
-			b.Fatal(n)
-		}
+		require.Equal(b, n, 16)
 	}
 }

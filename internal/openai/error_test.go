@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestErrorsOfEachKind(t *testing.T) {
@@ -36,12 +37,8 @@ func TestErrorsOfEachKind(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	openai.Messages.WriteError(w, openai.NotJSON())
-	if got := w.Body.String(); got != answerTo(t, "/v1/messages text/plain") {
-		t.Errorf("of another Content-Type: %s", got)
-	}
+	assert.Equal(t, w.Body.String(), answerTo(t, "/v1/messages text/plain"), "of another Content-Type")
 	w = httptest.NewRecorder()
 	openai.Messages.WriteError(w, openai.UnknownModel("other", []string{"tiny"}))
-	if got := w.Body.String(); got != answerTo(t, "/v1/messages other model") {
-		t.Errorf("of an unknown model: %s", got)
-	}
+	assert.Equal(t, w.Body.String(), answerTo(t, "/v1/messages other model"), "of an unknown model")
 }

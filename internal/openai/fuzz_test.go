@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var requestSeeds = []string{
@@ -62,32 +63,21 @@ func FuzzParse(f *testing.F) {
 		members, object := rawMembers(body)
 		object = object && utf8.Valid(body)
 		_, err := request.ParseOther(body)
-		if err == nil && !object {
-			t.Fatalf("accepted %q", body)
-		}
-		if err != nil && object && !refusedForALimit(err) {
-			t.Fatalf("refused %q: %v", body, err)
-		}
+		require.False(t, err == nil && !object, "accepted %q", body)
+		require.False(t, err != nil && object && !refusedForALimit(err), "refused %q: %v", body, err)
 		r, err := request.Parse(kind, body)
 		if err != nil {
 			var e *openai.Error
-			if !errors.As(err, &e) || e.Status != 400 || e.Message == "" || !json.Valid(e.JSON()) {
-				t.Fatalf("%q is refused with %#v", body, err)
-			}
+			require.True(t, errors.As(err, &e) && e.Status == 400 && e.Message != "" && json.Valid(e.JSON()),
+				"%q is refused with %#v", body, err)
 			return
 		}
-		if !object {
-			t.Fatalf("accepted %q", body)
-		}
+		require.True(t, object, "accepted %q", string(body))
 		var model string
 		if raw := lastOf(members, "model"); raw != nil {
-			if err := json.Unmarshal(raw, &model); err != nil {
-				t.Fatalf("took the model %s", raw)
-			}
+			require.NoError(t, json.Unmarshal(raw, &model), "took the model %s", string(raw))
 		}
-		if r.Model != model {
-			t.Fatalf("%q: model %q, want %q", body, r.Model, model)
-		}
+		require.Equal(t, r.Model, model, "%q: model", body)
 		if raw := lastOf(members, "stream"); (kindOf(raw) == 't' || kindOf(raw) == 'f' || raw == nil) && r.Stream != (kindOf(raw) == 't') {
 			t.Fatalf("%q: stream is %v", body, r.Stream)
 		}
@@ -97,9 +87,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if kind == openai.Generate {
 			at := lastObject(members, "sampling_params")
-			if at < 0 {
-				t.Fatalf("%q has no sampling_params", body)
-			}
+			require.True(t, at >= 0, "%q has no sampling_params", body)
 			members, _ = rawMembers(members[at].value)
 			limit = lastOf(members, "max_tokens")
 		}
@@ -107,12 +95,10 @@ func FuzzParse(f *testing.F) {
 			limit = raw
 		}
 		var n int64
-		if json.Unmarshal(limit, &n) == nil && r.MaxTokens != n {
-			t.Fatalf("%q: limit %d, want %d", body, r.MaxTokens, n)
-		}
-		if why := mustNotSplit(members, kind); why != "" && r.Bypass == "" {
-			t.Fatalf("%q goes through prefill and decode in spite of %s", body, why)
-		}
+		require.False(t, json.Unmarshal(limit, &n) == nil && r.MaxTokens != n,
+			"%q: limit %d, want %d", body, r.MaxTokens, n)
+		why := mustNotSplit(members, kind)
+		require.False(t, why != "" && r.Bypass == "", "%q goes through prefill and decode in spite of %s", body, why)
 	})
 }
 
@@ -217,22 +203,16 @@ func FuzzEvents(f *testing.F) {
 				}
 				batch = tail
 			}
-			if left := bytes.Trim(batch, "\r\n"); len(left) > 0 {
-				t.Fatalf("%q in reads of %v: %q goes out as a part of an event", stream, cuts, left)
-			}
+			left := bytes.Trim(batch, "\r\n")
+			require.True(t, len(left) == 0, "%q in reads of %v: %q goes out as a part of an event", stream, cuts, left)
 			sent = append(sent, buf[:end]...)
 			buf = bytes.Clone(buf[end:])
 			seen = len(buf)
-			if edge.Match(buf) {
-				t.Fatalf("%q in reads of %v: a whole event was held back in %q", stream, cuts, buf)
-			}
+			require.False(t, edge.Match(buf), "%q in reads of %v: a whole event was held back in %q", stream, cuts, buf)
 		}
-		if joined := append(sent, buf...); !bytes.Equal(joined, stream) {
-			t.Fatalf("%q in reads of %v became %q", stream, cuts, joined)
-		}
-		if want := eventsOf(stream); !slices.Equal(got, want) {
-			t.Fatalf("%q in reads of %v: events %q, want %q", stream, cuts, got, want)
-		}
+		joined := append(sent, buf...)
+		require.True(t, bytes.Equal(joined, stream), "%q in reads of %v became %q", stream, cuts, joined)
+		require.EqualSlices(t, got, eventsOf(stream), "%q in reads of %v: events", stream, cuts)
 		for _, e := range got {
 			checkMeaning(t, e+"\n\n")
 		}
@@ -267,15 +247,9 @@ func checkMeaning(t *testing.T, event string) {
 		aborted = aborted || string(c.Finish) == `"abort"`
 		finished = finished || c.Finish != nil && string(c.Finish) != "null"
 	}
-	if got := sse.Aborted(openai.Generate, []byte(event)); got != aborted {
-		t.Fatalf("%q is aborted: %v, want %v", event, got, aborted)
-	}
-	if got := sse.Finished([]byte(event)); got != finished {
-		t.Fatalf("%q has a finish reason: %v, want %v", event, got, finished)
-	}
-	if got := sse.SignOf(openai.Chat, []byte(event)); aborted != (got == sse.SignAborted) {
-		t.Fatalf("%q: sign %v, aborted %v", event, got, aborted)
-	}
+	require.Equal(t, sse.Aborted(openai.Generate, []byte(event)), aborted, "%q is aborted", event)
+	require.Equal(t, sse.Finished([]byte(event)), finished, "%q has a finish reason", event)
+	require.Equal(t, aborted, (sse.SignOf(openai.Chat, []byte(event)) == sse.SignAborted), "%q", event)
 }
 
 // plainJSON reports whether a text is JSON that the standard library reads as we do: without duplicate
@@ -307,20 +281,16 @@ func FuzzAnswer(f *testing.F) {
 		if kindOf(want) == 'n' {
 			want = nil
 		}
-		if (err == nil) != ok && (err == nil || !strings.Contains(err.Error(), "deeply")) {
-			t.Fatalf("%q: %v, encoding/json says %v", answer, err, ok)
-		}
-		if err == nil && !bytes.Equal(params, want) {
-			t.Fatalf("%q: params %s, want %s", answer, params, want)
-		}
+		require.False(t, (err == nil) != ok && (err == nil || !strings.Contains(err.Error(), "deeply")),
+			"%q: %v, encoding/json says %v", answer, err, ok)
+		require.False(t, err == nil && !bytes.Equal(params, want), "%q: params %s, want %s", answer, params, want)
 		event := append([]byte("data: "), answer...)
 		class, code := sse.Classify(openai.Chat, append(event, "\n\n"...))
 		if ok && kindOf(lastOf(members, "error")) == '{' && class != sse.EventError && !bytes.ContainsAny(answer, "\n") {
 			t.Fatalf("%q is taken for an answer of class %d", answer, class)
 		}
-		if code != 0 && (class != sse.EventError || code < 100 || code > 599) {
-			t.Fatalf("%q: class %d with code %d", answer, class, code)
-		}
+		require.False(t, code != 0 && (class != sse.EventError || code < 100 || code > 599),
+			"%q: class %d with code %d", answer, class, code)
 		cached := response.CachedTokens(openai.Chat, answer)
 		if strings.Trim(cached.Tokens, "0123456789") != "" && cached.Tokens != "null" || strings.Trim(cached.Created, "0123456789") != "" {
 			t.Fatalf("%q: the numbers of tokens are %+v", answer, cached)
@@ -329,9 +299,7 @@ func FuzzAnswer(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !json.Valid(changed) {
-			t.Fatalf("%q became %q", answer, changed)
-		}
+		require.True(t, json.Valid(changed), "%q became %q", answer, changed)
 		for _, kind := range openai.Generating() {
 			hidden(t, kind, answer, members)
 		}
@@ -376,13 +344,9 @@ func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 // is true. An element of path may list alternatives separated by |.
 func sameButTokens(t *testing.T, before, after []rawMember, path []string, changed bool) {
 	t.Helper()
-	if len(before) != len(after) {
-		t.Fatalf("%d members became %d", len(before), len(after))
-	}
+	require.Equal(t, len(before), len(after), "members")
 	for i := range before {
-		if !bytes.Equal(before[i].key, after[i].key) {
-			t.Fatalf("%s became %s", before[i], after[i])
-		}
+		require.True(t, bytes.Equal(before[i].key, after[i].key), "%s became %s", before[i], after[i])
 		if bytes.Equal(before[i].value, after[i].value) {
 			continue
 		}

@@ -75,13 +75,9 @@ func paramsOf(f *testing.F) map[string]legParams {
 	all := map[string]legParams{}
 	for _, name := range connector.Names() {
 		b, err := os.ReadFile(filepath.Join("../connector/testdata", name, "params.json"))
-		if err != nil {
-			f.Fatalf("say what connector %s puts into its legs: %v", name, err)
-		}
+		require.NoError(f, err, "say what connector %s puts into its legs", name)
 		var p legParams
-		if err := json.Unmarshal(b, &p); err != nil {
-			f.Fatalf("%s: %v", name, err)
-		}
+		require.NoError(f, json.Unmarshal(b, &p), name)
 		all[name] = p
 	}
 	return all
@@ -196,9 +192,7 @@ func spaceless(value []byte) string {
 func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes map[string]change) {
 	t.Helper()
 	got := leg.Bytes()
-	if int64(len(got)) != leg.Len() {
-		t.Fatalf("%s of %q has %d bytes and says %d", what, body, len(got), leg.Len())
-	}
+	require.Equal(t, int64(len(got)), leg.Len(), "%s of %q has %d bytes and says", what, body, len(got))
 	checkObject(t, what, body, got, changes, false)
 }
 
@@ -206,9 +200,7 @@ func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes m
 func checkObject(t *testing.T, what string, body, got []byte, changes map[string]change, nested bool) {
 	t.Helper()
 	members, ok := rawMembers(got)
-	if !ok {
-		t.Fatalf("%s of %q is no object: %q", what, body, got)
-	}
+	require.True(t, ok, "%s of %q is no object: %q", what, body, got)
 	sent, _ := rawMembers(body)
 	want := wantMembers(sent, changes, nested)
 	var added []string
@@ -217,34 +209,27 @@ func checkObject(t *testing.T, what string, body, got []byte, changes map[string
 			added = append(added, fmt.Sprintf("%q:%s", name, c.value))
 		}
 	}
-	if len(members) != len(added)+len(want) {
-		t.Fatalf("%s of %q has %d members, want %d and %d: %q", what, body, len(members), len(added), len(want), got)
-	}
+	require.Len(t, members, len(added)+len(want),
+		"%s of %q has members, want %d and %d: %q", what, body, len(added), len(want), got)
 	front := make([]string, len(added))
 	for i := range front {
 		front[i] = members[i].String()
 	}
 	slices.Sort(front)
 	slices.Sort(added)
-	if !slices.Equal(front, added) {
-		t.Fatalf("%s of %q begins with %q, want %q", what, body, front, added)
-	}
+	require.EqualSlices(t, front, added, "%s of %q begins with", what, body)
 	for i, m := range members[len(added):] {
 		if want[i].inside != nil {
 			checkObject(t, what+", inside", want[i].in, m.value, want[i].inside, true)
 			continue
 		}
-		if !want[i].is(m) {
-			t.Fatalf("%s of %q\nhas  %q\nwant %q", what, body, m, want[i].text)
-		}
+		require.True(t, want[i].is(m), "%s of %q\nhas  %q\nwant %q", what, body, m, want[i].text)
 	}
 	outside := func(b []byte) string {
 		open, end := bytes.IndexByte(b, '{'), bytes.LastIndexByte(b, '}')
 		return string(b[:open]) + "{}" + string(b[end+1:])
 	}
-	if outside(got) != outside(body) {
-		t.Fatalf("%s of %q: the text around the object changed: %q", what, body, got)
-	}
+	require.Equal(t, outside(got), outside(body), "%s of %q: the text around the object changed: %q", what, body, got)
 }
 
 // FuzzLegs builds the legs of every connector from any body and any answer of a prefill instance, and
@@ -267,9 +252,7 @@ func FuzzLegs(f *testing.F) {
 			return
 		}
 		other, err := request.ParseOther(body)
-		if err != nil {
-			t.Fatalf("%q is of kind %d and nothing else: %v", body, kind, err)
-		}
+		require.NoError(t, err, "%q is of kind %d and nothing else", body, kind)
 		checkLeg(t, "the only leg", body, other.NewEdit().Body(), nil)
 		for _, name := range connector.Names() {
 			c, err := connector.New(name)
@@ -291,9 +274,8 @@ func FuzzLegs(f *testing.F) {
 			own := params[name].Decode != nil // the params come from the pair, not from prefill's answer
 			if !h.Empty() && !own {
 				said, _ := rawMembers(answer)
-				if !bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")) {
-					t.Fatalf("%s hands over %q of %q", name, h.Params, answer)
-				}
+				require.True(t, bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")),
+					"%s hands over %q of %q", name, h.Params, answer)
 				changes["kv_transfer_params"] = change{value: string(h.Params), add: true}
 			}
 			if r.MayBeStored() {
@@ -304,9 +286,7 @@ func FuzzLegs(f *testing.F) {
 			}
 			checkLeg(t, name+" decode", body, c.Decode(r, pair(), h).Body, changes)
 		}
-		if !bytes.Equal(body, sent) {
-			t.Fatal("the client's body was changed")
-		}
+		require.True(t, bytes.Equal(body, sent), "the client's body was changed")
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
 
@@ -55,15 +56,10 @@ func TestRefusalsMatchVLLM(t *testing.T) {
 			refused++
 		}
 	}
-	if refused < 100 {
-		t.Errorf("only %d of the recorded requests were refused", refused)
-	}
-	if e := openai.NotJSON(); string(e.JSON()) != answerTo(t, "text") {
-		t.Errorf("of another Content-Type: %s", e.JSON())
-	}
-	if e := openai.UnknownModel("other", []string{refusals.Model}); string(e.JSON()) != answerTo(t, "model other") {
-		t.Errorf("of an unknown model: %s", e.JSON())
-	}
+	assert.True(t, refused >= 100, "only %d of the recorded requests were refused", refused)
+	assert.Equal(t, string(openai.NotJSON().JSON()), answerTo(t, "text"), "of another Content-Type")
+	assert.Equal(t, string(openai.UnknownModel("other", []string{refusals.Model}).JSON()), answerTo(t, "model other"),
+		"of an unknown model")
 }
 
 func answerTo(t *testing.T, name string) string {

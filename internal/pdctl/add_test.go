@@ -2,8 +2,6 @@ package pdctl_test
 
 import (
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -12,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestAddListRemove(t *testing.T) {
@@ -34,37 +32,26 @@ func TestAddListRemove(t *testing.T) {
 	errs := r.want(1, "decode/"+d+": added, serves org/m\n"+
 		"decode/"+dead+": failed: GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?; start it, or use --wait to add it when it answers\n",
 		"add", "decode", d, dead)
-	if !strings.Contains(errs, "1 of 2 failed") {
-		t.Errorf("stderr %q", errs)
-	}
+	assert.Contains(t, errs, "1 of 2 failed")
 
 	got := r.listings()
-	if len(got.Instances) != 2 || got.Revision == 0 {
-		t.Fatalf("%+v", got)
-	}
+	require.True(t, len(got.Instances) == 2 && got.Revision != 0, "%+v", got)
 	first := got.Instances[0]
 	want := instance.Listing{
 		Role: instance.Prefill, Address: p, Status: "ready", State: instance.Ready, Static: true, ID: first.ID,
 		Models: []string{"org/m"}, Connector: "nixl", Source: "admin", Version: "0.12.0", Revision: first.Revision,
 	}
-	if d := cmp.Diff(want, first); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, first)
 	_, table, _ := r.run("list", "decode")
-	if strings.Contains(table, p) || !strings.Contains(table, "decode  "+d+"  ready  -    -          100     static  org/m   -") {
-		t.Errorf("list decode:\n%s", table)
-	}
+	assert.NotContains(t, table, p)
+	assert.Contains(t, table, "decode  "+d+"  ready  -    -          100     static  org/m   -")
 
 	r.want(0, removed("prefill", p), "remove", "prefill", p, "prefill/"+p, "--reason", "test")
 	r.want(1, "prefill/"+p+": failed: there is no such instance; see pdctl list\n", "remove", "prefill", p)
-	if got := r.listings(); len(got.Instances) != 1 {
-		t.Errorf("after removal: %+v", got)
-	}
+	assert.Len(t, r.listings().Instances, 1, "after removal")
 	// Add lifts the removal.
 	r.want(0, "prefill/"+p+": added, serves org/m\n", "add", "prefill", p)
-	if got := r.listings(); got.Instances[0].Intent != "" {
-		t.Errorf("after adding again: %+v", got.Instances[0])
-	}
+	assert.Equal(t, r.listings().Instances[0].Intent, "", "after adding again")
 }
 
 // The record has the KV transfer that the engine reports, so that
@@ -75,9 +62,8 @@ func TestAdd_RecordsNIXLTransfer(t *testing.T) {
 	d := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address()
 	r.want(0, "decode/"+d+": added, serves m\n", "add", "decode", d)
 	got, err := r.cli.Get(t.Context(), "/pd/decode/"+d)
-	if err != nil || len(got.Kvs) != 1 || !strings.Contains(string(got.Kvs[0].Value), `"transfer":"nixl"`) {
-		t.Errorf("%v, %v", got, err)
-	}
+	assert.True(t, err == nil && len(got.Kvs) == 1 && strings.Contains(string(got.Kvs[0].Value), `"transfer":"nixl"`),
+		"%v, %v", got, err)
 }
 
 func TestAddJSON(t *testing.T) {
@@ -91,9 +77,8 @@ func TestAddJSON(t *testing.T) {
 			Models                        []string
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || len(got.Results) != 2 {
-		t.Fatalf("%v, exit %d\n%s%s", err, code, out, errs)
-	}
+	err := json.Unmarshal([]byte(out), &got)
+	require.True(t, err == nil && code == 1 && len(got.Results) == 2, "%v, exit %d\n%s%s", err, code, out, errs)
 	if a, b := got.Results[0], got.Results[1]; a.Outcome != "added" || a.Models[0] != "m" || b.Outcome != "failed" || !strings.Contains(b.Error, "connection refused") {
 		t.Errorf("%s", out)
 	}
@@ -117,12 +102,8 @@ func TestAddWrongModelAndKeys(t *testing.T) {
 	r.want(1, "prefill/"+proxy+": failed: GET http://"+proxy+"/v1/models: not an answer of vLLM: "+proxy+" is a pdmesh proxy; use the address of vLLM\n",
 		"add", "prefill", proxy, "--wait")
 	code, out, errs := r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint(), "OPENAI_API_KEY": "k"}, "add", "prefill", secret)
-	if code != 0 {
-		t.Errorf("with the key: %d\n%s%s", code, out, errs)
-	}
-	if got := r.listings(); len(got.Instances) != 1 {
-		t.Errorf("%+v", got)
-	}
+	assert.Equal(t, code, 0, "with the key\n%s%s", out, errs)
+	assert.Len(t, r.listings().Instances, 1)
 }
 
 func TestAdd_ExistingInstance(t *testing.T) {
@@ -131,9 +112,7 @@ func TestAdd_ExistingInstance(t *testing.T) {
 	p := startEngine(t, "m")
 	r.put("/pd/prefill/"+p, "{broken")
 	_, out, _ := r.run("add", "prefill", p)
-	if !strings.Contains(out, "failed: already exists, but is rejected: broken JSON") || !strings.Contains(out, "pdctl remove") {
-		t.Errorf("%s", out)
-	}
+	assert.Contains(t, out, "failed: already exists, but is rejected: broken JSON", "pdctl remove")
 	r.put("/pd/decode/"+p, `{"models":["m"],"state":"down"}`)
 	r.want(0, "decode/"+p+": already exists (down); not changed\n", "add", "decode", p)
 	r.want(0, "decode/"+p+": already exists (down); not changed\n", "add", "decode", p, "--wait", "--reason=x")
@@ -145,9 +124,8 @@ func TestAddNoVerify(t *testing.T) {
 	dead := testkit.FreePort(t)
 	r.want(0, "decode/"+dead+": added without verification; proxies use it when it answers\n", "add", "decode", dead, "--no-verify")
 	got := r.listings()
-	if len(got.Instances) != 1 || got.Instances[0].View != instance.Unverified || !got.Instances[0].Static {
-		t.Errorf("%+v", got)
-	}
+	assert.True(t, len(got.Instances) == 1 && got.Instances[0].View == instance.Unverified && got.Instances[0].Static,
+		"%+v", got)
 }
 
 func TestAddWait(t *testing.T) {
@@ -156,30 +134,22 @@ func TestAddWait(t *testing.T) {
 	dead := testkit.FreePort(t)
 	errs := r.want(0, "Waiting for decode/"+dead+": GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?\n",
 		"add", "decode", dead, "--wait", "--model", "m")
-	if !strings.Contains(errs, "no proxy uses this etcd now") {
-		t.Errorf("stderr %q", errs)
-	}
+	assert.Contains(t, errs, "no proxy uses this etcd now")
 	got := r.listings()
-	if len(got.Instances) != 1 || got.Instances[0].View != instance.Pending {
-		t.Fatalf("%+v", got)
-	}
+	require.Len(t, got.Instances, 1)
+	require.Equal(t, got.Instances[0].View, instance.Pending)
 	_, out, _ := r.run("get", "decode/"+dead)
 	if !strings.HasPrefix(out, "state     pending\nreason    waits for the instance to answer\n\npending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
 		t.Errorf("get:\n%s", out)
 	}
 	// A pending add with a time limit has a lease; another wait replaces it.
 	r.run("add", "decode", dead, "--wait=10m")
-	_, out, _ = r.run("get", "decode", dead, "-o", "json")
-	if !strings.Contains(out, `"granted_ttl": 600`) {
-		t.Errorf("get:\n%s", out)
-	}
+	assert.Contains(t, r.ok("get", "decode", dead, "-o", "json"), `"granted_ttl": 600`)
 	if out := r.ok("list"); !regexp.MustCompile(`waits for the instance to answer; ends in (9|10)m`).MatchString(out) {
 		t.Errorf("list:\n%s", out)
 	}
 	r.want(0, removed("decode", dead), "remove", "decode", dead)
-	if n := pendings(r); n != 0 {
-		t.Errorf("%d pending after removal", n)
-	}
+	assert.Equal(t, pendings(r), 0, "pending after removal")
 }
 
 func pendings(r *rig) (n int) {
@@ -208,12 +178,7 @@ func TestAddWaitBlock(t *testing.T) {
 	promoter(t, r)
 	late, removed := testkit.FreePort(t), testkit.FreePort(t)
 	out, stop := r.background("add", "prefill", late, removed, "--wait", "--block")
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := pendings(r); n != 2 {
-			return fmt.Errorf("%d pending", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, time.Minute, func() int { return pendings(r) }, 2)
 	names, stopNames := r.background("add", "prefill", late, removed, "--wait", "--block", "-o", "name")
 	testkit.Eventually(t, time.Minute, func() error { return names.has("no proxy uses this etcd now") })
 	srv := &http.Server{Addr: late, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -223,15 +188,12 @@ func TestAddWaitBlock(t *testing.T) {
 	go func() { served <- srv.ListenAndServe() }()
 	t.Cleanup(func() { _ = srv.Close(); <-served })
 	testkit.Eventually(t, time.Minute, func() error { return out.has("prefill/" + late + ": added\n") })
-	if code, _, errs := r.run("remove", "prefill", removed); code != 0 {
-		t.Fatal(errs)
-	}
+	code, _, errs := r.run("remove", "prefill", removed)
+	require.Equal(t, code, 0, errs)
 	testkit.Eventually(t, time.Minute, func() error {
 		return out.has("prefill/" + removed + ": failed: the pending add has ended")
 	})
-	if code := stop(false); code != 1 {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	assert.Equal(t, stop(false), 1, "exit\n%s", out)
 	if code := stopNames(false); code != 1 || strings.Count(names.String(), "prefill/"+late+"\n") != 1 || strings.Contains(names.String(), "prefill/"+removed+"\n") {
 		t.Errorf("-o name: exit %d\n%s", code, names)
 	}
@@ -242,9 +204,8 @@ func TestAddWaitBlockInterrupted(t *testing.T) {
 	r := newRig(t)
 	out, stop := r.background("add", "prefill", testkit.FreePort(t), "--wait", "--block")
 	testkit.Eventually(t, time.Minute, func() error { return out.has("Waiting for") })
-	if code := stop(true); code != 1 || out.has("the pending adds stay") != nil || pendings(r) != 1 {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	code := stop(true)
+	assert.True(t, code == 1 && out.has("the pending adds stay") == nil && pendings(r) == 1, "exit %d\n%s", code, out)
 
 	// An interrupt also works during a call that etcd does not answer; programs get the results.
 	line := testkit.StartLink(t, r.etcd.Endpoint())
@@ -252,12 +213,7 @@ func TestAddWaitBlockInterrupted(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error { return out.has("no proxy uses this etcd now") })
 	line.OneWay(testkit.ToClient)
 	before := line.Passed(testkit.ToServer)
-	testkit.Eventually(t, time.Minute, func() error {
-		if line.Passed(testkit.ToServer) == before {
-			return errors.New("no call")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, time.Minute, func() bool { return line.Passed(testkit.ToServer) != before }, "no call")
 	if code := stop(true); code != 1 || out.has("the pending adds stay") != nil || out.has(`"outcome": "waiting"`) != nil {
 		t.Errorf("exit %d\n%s", code, out)
 	}

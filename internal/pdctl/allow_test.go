@@ -5,10 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Allow lifts a removal and creates nothing in its place; list shows the removals.
@@ -24,17 +24,11 @@ func TestAllow(t *testing.T) {
 	if want := "removed: decode/" + k + " by "; !strings.Contains(out, want) || !strings.Contains(out, "disks\n") || strings.Contains(out, "\x1b") {
 		t.Errorf("list shows %q", out)
 	}
-	if _, out, _ := r.run("list", "prefill"); strings.Contains(out, k) {
-		t.Errorf("list prefill shows %q", out)
-	}
+	assert.NotContains(t, r.ok("list", "prefill"), k)
 	removed := r.listings().Removed
-	if len(removed) != 1 || removed[0].By == "" || removed[0].Revision == 0 {
-		t.Fatalf("%+v", removed)
-	}
+	require.True(t, len(removed) == 1 && removed[0].By != "" && removed[0].Revision != 0, "%+v", removed)
 	removed[0].By, removed[0].Revision, removed[0].Reason = "", 0, ""
-	if d := cmp.Diff([]show.Removal{{Role: instance.Decode, Address: k}}, removed); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []show.Removal{{Role: instance.Decode, Address: k}}, removed)
 
 	// An instance that registers in spite of its removal is listed once, with the intent.
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"]}`)
@@ -42,12 +36,9 @@ func TestAllow(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	r.want(0, "decode/"+k+": allowed; proxies use it again when it registers\n", "allow", "decode", k, "--reason", "done")
-	if got := r.listings(); len(got.Removed) != 0 || len(got.Instances) != 1 || got.Instances[0].Intent != "" {
-		t.Errorf("%+v", got)
-	}
-	if errs := r.want(2, "", "allow", "decode", "10.0.0.1"); !strings.Contains(errs, "nothing was done") {
-		t.Errorf("stderr %q", errs)
-	}
+	got := r.listings()
+	assert.True(t, len(got.Removed) == 0 && len(got.Instances) == 1 && got.Instances[0].Intent == "", "%+v", got)
+	assert.Contains(t, r.want(2, "", "allow", "decode", "10.0.0.1"), "nothing was done")
 }
 
 // List prints the newest removals; its JSON has all of them, as input for allow.
@@ -63,15 +54,11 @@ func TestList_ManyRemovals(t *testing.T) {
 		}
 	}
 	want += "\nremoved: 10 older; pdctl list -o json shows all, pdctl allow ends them\n"
-	if _, out, _ := r.run("list"); !strings.HasSuffix(out, want) || strings.Count(out, "removed: ") != 21 {
-		t.Errorf("list shows %q", out)
-	}
-	if n := len(r.listings().Removed); n != 30 {
-		t.Errorf("%d removals in the JSON", n)
-	}
-	if code, _, errs := r.run(allow...); code != 0 || len(r.listings().Removed) != 0 {
-		t.Errorf("exit %d: %s", code, errs)
-	}
+	_, out, _ := r.run("list")
+	assert.True(t, strings.HasSuffix(out, want) && strings.Count(out, "removed: ") == 21, "list shows %q", out)
+	assert.Equal(t, len(r.listings().Removed), 30, "removals in the JSON")
+	code, _, errs := r.run(allow...)
+	assert.True(t, code == 0 && len(r.listings().Removed) == 0, "exit %d: %s", code, errs)
 }
 
 // Removing a second key of an instance does not create a removal: no agent is refused.

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
@@ -23,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -36,22 +38,16 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	}
 	file := filepath.Join(t.TempDir(), "proxy.pass")
 	testkit.WriteFile(t, file, "from a file\n")
-	code, out, errs := r.run("auth", "init", "--apply", "--password-file", "pd-proxy="+file)
-	if code != 0 {
-		t.Fatalf("%d %s%s", code, out, errs)
-	}
+	out := r.ok("auth", "init", "--apply", "--password-file", "pd-proxy="+file)
 	passwords := map[string]string{"pd-proxy": "from a file"}
 	for _, m := range regexp.MustCompile(`(?m)^(\S+): password (\S+)$`).FindAllStringSubmatch(out, -1) {
 		passwords[m[1]] = m[2]
 	}
-	if len(passwords) != 5 || strings.Contains(out, "from a file") {
-		t.Fatalf("passwords of %d users in\n%s", len(passwords), out)
-	}
+	require.Len(t, passwords, 5, "passwords of users in")
+	require.NotContains(t, out, "from a file")
 	return r, func(user string) *clientv3.Client {
 		t.Helper()
-		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = cli.Close() })
+		cli := members.DialWith(t, etcd.Config{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
 		return cli
 	}
 }
@@ -87,9 +83,8 @@ func TestUsers_Permissions(t *testing.T) {
 			}
 			denied := func(what string, err error, allowed bool) {
 				t.Helper()
-				if allowed && err != nil || !allowed && !errors.Is(err, rpctypes.ErrPermissionDenied) {
-					t.Errorf("%s %s %s: %v", user, what, key, err)
-				}
+				assert.True(t, (!allowed || err == nil) && (allowed || errors.Is(err, rpctypes.ErrPermissionDenied)),
+					"%s %s %s: %v", user, what, key, err)
 			}
 			_, err := cli.Get(ctx, key)
 			denied("reads", err, has >= reads)
@@ -104,13 +99,9 @@ func TestUsers_Permissions(t *testing.T) {
 			denied("deletes", err, has == writes)
 		}
 		_, err := cli.UserAdd(ctx, "mallory", "x")
-		if !errors.Is(err, rpctypes.ErrPermissionDenied) {
-			t.Errorf("%s adds users: %v", user, err)
-		}
+		assert.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "%s adds users", user)
 		w := <-cli.Watch(clientv3.WithRequireLeader(ctx), "mooncake/", clientv3.WithPrefix())
-		if w.Err() == nil {
-			t.Errorf("%s watches Mooncake's keys", user)
-		}
+		assert.Error(t, w.Err(), "%s watches Mooncake's keys", user)
 	}
 }
 
@@ -132,19 +123,13 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	register := func(user string, k instance.Key) *lease.Registrar {
 		reg := lease.NewRegistrar(as(user), lease.RegistrarOptions{Layout: layout, Key: k, TTL: 5 * time.Second, HostID: "h", Log: log})
 		reg.Set(record(k))
-		rctx, stop := context.WithCancel(ctx)
-		done := make(chan struct{})
-		go func() { defer close(done); reg.Run(rctx) }()
-		t.Cleanup(func() { stop(); <-done })
+		t.Cleanup(background.Start(t.Context(), reg.Run))
 		return reg
 	}
 	phase := func(reg *lease.Registrar, want lease.Phase, says string) {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, func() error {
-			if st := reg.Status(); st.Phase != want || !strings.Contains(st.Err, says) {
-				return fmt.Errorf("%s, %q", st.Phase, st.Err)
-			}
-			return nil
+		testkit.Until(t, time.Minute, reg.Status, func(st lease.Status) bool {
+			return st.Phase == want && strings.Contains(st.Err, says)
 		})
 	}
 	// A proxy starts first, and follows.
@@ -156,9 +141,7 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	watched := make(chan struct{})
 	go func() { defer close(watched); watcher.Run(wctx) }()
 	defer func() { stopWatcher(); <-watched }()
-	if err := store.New(proxy, layout, "proxy p").EnsureSchema(ctx); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, store.New(proxy, layout, "proxy p").EnsureSchema(ctx))
 	presence := lease.NewPresence(proxy, lease.PresenceOptions{
 		Layout: layout, ID: "p", Address: "10.0.0.9:8000", Version: "test", Log: log,
 		Applied: func() int64 { return watcher.Status().Applied },
@@ -205,25 +188,22 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	// A pending add becomes an instance.
 	waiting := instance.Key{Role: instance.Prefill, Address: "10.0.0.3:8100"}
 	operator := store.New(as(schema.RoleOperator), layout, "operator")
-	if _, err := operator.Instances.AddPending(ctx, waiting, schema.PendingAdd{}, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := operator.Instances.AddPending(ctx, waiting, schema.PendingAdd{}, 0, "")
+	require.NoError(t, err)
 	sees("promoted", func(s *instance.Snapshot) bool {
 		in, ok := s.Lookup(waiting)
 		return ok && in.View != instance.Pending
 	})
 	// A proxy can read the lease of an agent; only the agent can revoke it.
 	resp, err := proxy.Get(ctx, layout.Instance(decode))
-	if err != nil || len(resp.Kvs) != 1 {
-		t.Fatalf("%v %v", resp, err)
-	}
+	require.NoError(t, err)
+	require.Len(t, resp.Kvs, 1)
 	lease := clientv3.LeaseID(resp.Kvs[0].Lease)
 	if ttl, err := proxy.TimeToLive(ctx, lease); err != nil || ttl.TTL <= 0 {
 		t.Errorf("time to live: %+v, %v", ttl, err)
 	}
-	if _, err := as(schema.RoleAgentPrefill).Revoke(ctx, lease); !errors.Is(err, rpctypes.ErrPermissionDenied) {
-		t.Errorf("an agent of the other role revokes it: %v", err)
-	}
+	_, err = as(schema.RoleAgentPrefill).Revoke(ctx, lease)
+	assert.ErrorIs(t, err, rpctypes.ErrPermissionDenied, "an agent of the other role revokes it")
 	leaving := record(decode)
 	leaving.State = instance.Draining
 	reg.Set(leaving)
@@ -231,9 +211,7 @@ func TestUsers_ProgramsWork(t *testing.T) {
 		in, ok := s.Lookup(decode)
 		return ok && in.Record.State == instance.Draining
 	})
-	if err := reg.Revoke(ctx); err != nil {
-		t.Errorf("revoke: %v", err)
-	}
+	assert.NoError(t, reg.Revoke(ctx))
 	sees("removed", has(decode, false))
 }
 
@@ -287,9 +265,7 @@ func TestAuthInit_Repeated(t *testing.T) {
 		"etcdctl role grant-permission --prefix=true pd-agent-decode readwrite /pd/decode/\n",
 		"etcdctl role grant-permission pd-agent-decode read /pd/meta/schema\n", "etcdctl user grant-role pd-proxy pd-proxy\n", "etcdctl auth enable\n",
 	} {
-		if code != 0 || !strings.Contains(out, want) {
-			t.Errorf("%d %q is not in\n%s%s", code, want, out, errs)
-		}
+		assert.True(t, code == 0 && strings.Contains(out, want), "%d %q is not in\n%s%s", code, want, out, errs)
 	}
 	if resp, err := r.cli.AuthStatus(t.Context()); err != nil || resp.Enabled {
 		t.Fatalf("%v %v", resp, err)
@@ -304,20 +280,16 @@ func TestAuthInit_Repeated(t *testing.T) {
 	require.NoError(t, err)
 	_, err = r.cli.UserGrantRole(t.Context(), "reader", "reader")
 	require.NoError(t, err)
-	if code, out, errs := r.run("auth", "init", "--apply", "--password-file", "root="+file); code != 0 {
-		t.Fatalf("%d %s%s", code, out, errs)
-	}
-	if code, _, errs := r.run("auth", "init", "--apply"); code != 1 || !strings.Contains(errs, "user name") {
-		t.Errorf("without a user: %d %s", code, errs)
-	}
+	code, out, errs = r.run("auth", "init", "--apply", "--password-file", "root="+file)
+	require.Equal(t, code, 0, "%s%s", out, errs)
+	assert.Contains(t, r.exits(1, "auth", "init", "--apply").errs, "user name")
 	as := []string{"--etcd-username", "root", "--etcd-password-file", file}
 	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "pd-operator="+file, "--password-file", "pd-agent-decode="+file)...)
 	if code != 0 || strings.Contains(out, ": password ") || !strings.Contains(out, "pd-proxy: existed, and keeps its password") {
 		t.Errorf("again: %d %s%s", code, out, errs)
 	}
-	if code, out, errs := r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file); code != 0 {
-		t.Errorf("the operator: %d %s%s", code, out, errs)
-	}
+	code, out, errs = r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file)
+	assert.Equal(t, code, 0, "the operator: %s%s", out, errs)
 	if code, out, errs := r.run("cordon", "decode", "10.0.0.1:8200", "--etcd-username", "reader", "--etcd-password-file", file); code == 0 || !strings.Contains(out, "denies this user") || strings.Contains(out+errs, "applied all the same") {
 		t.Errorf("a user with read rights only: %d %s%s", code, out, errs)
 	}
@@ -332,12 +304,10 @@ func TestAuthInit_Repeated(t *testing.T) {
 	// A user can change its password.
 	newer := filepath.Join(t.TempDir(), "newer")
 	testkit.WriteFile(t, newer, "\ufeffother\r\n") // as editors on Windows write it
-	if code, out, errs := r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...); code != 0 {
-		t.Errorf("its own password: %d %s%s", code, out, errs)
-	}
-	if code, out, errs := r.run("list", "--etcd-username", "root", "--etcd-password", "other"); code != 0 {
-		t.Errorf("the new password: %d %s%s", code, out, errs)
-	}
+	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...)
+	assert.Equal(t, code, 0, "its own password: %s%s", out, errs)
+	code, out, errs = r.run("list", "--etcd-username", "root", "--etcd-password", "other")
+	assert.Equal(t, code, 0, "the new password: %s%s", out, errs)
 	for _, bad := range [][]string{
 		{"auth", "init", "--apply", "--dry-run"}, {"auth", "init", "--password-file", "nobody=" + file}, {"auth", "init", "--password-file", "root=/nowhere/f"},
 		{"auth", "init", "--apply", "--etcd-endpoints", "10.0.0.1:2379"},

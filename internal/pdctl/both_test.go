@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An engine in both roles is added and removed with one command.
@@ -14,24 +17,17 @@ func TestAddBoth(t *testing.T) {
 	added := "prefill/" + e + ": added, serves org/m\ndecode/" + e + ": added, serves org/m\n"
 	r.want(0, added, "add", "both", e, "--connector", "nixl")
 	got := r.listings()
-	if len(got.Instances) != 2 || got.Instances[0].Revision != got.Instances[1].Revision {
-		t.Errorf("not one transaction: %+v", got)
-	}
-	if _, out, _ := r.run("get", "prefill", e); !strings.Contains(out, "kv_both") {
-		t.Errorf("the record says\n%s", out)
-	}
+	require.Len(t, got.Instances, 2, "not one transaction")
+	assert.Equal(t, got.Instances[0].Revision, got.Instances[1].Revision, "not one transaction")
+	assert.Contains(t, r.ok("get", "prefill", e), "kv_both")
 	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "already exists; not changed"), "add", "both", e)
 	r.want(0, removed("prefill", e), "remove", "prefill", e)
 	r.want(0, added, "add", "both", e) // the missing key is added
 	r.want(0, removed("prefill", e)+removed("decode", e), "remove", "both", e)
-	if got := r.listings(); len(got.Instances) != 0 {
-		t.Errorf("after removal: %+v", got)
-	}
+	assert.Len(t, r.listings().Instances, 0, "after removal")
 	const allowed = ": allowed; proxies use it again when it registers\n"
 	r.want(0, "prefill/"+e+allowed+"decode/"+e+allowed, "allow", "both", e)
-	if got := r.listings(); len(got.Removed) != 0 {
-		t.Errorf("after allow: %+v", got)
-	}
+	assert.Len(t, r.listings().Removed, 0, "after allow")
 }
 
 // Requests on an engine in both roles, which a load digest lists under each role, count once.
@@ -47,17 +43,15 @@ func TestInFlightOfBothRoles(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal([]byte(r.ok("status", "-o", "json")), &status); err != nil || status.Proxies[0].Load.InFlight != 4 {
-		t.Errorf("status: %+v (%v)", status, err)
-	}
+	err := json.Unmarshal([]byte(r.ok("status", "-o", "json")), &status)
+	assert.True(t, err == nil && status.Proxies[0].Load.InFlight == 4, "status: %+v (%v)", status, err)
 	var top struct {
 		Proxies []struct {
 			InFlight int64 `json:"in_flight"`
 		}
 	}
-	if err := json.Unmarshal([]byte(r.ok("top", "-o", "json")), &top); err != nil || top.Proxies[0].InFlight != 4 {
-		t.Errorf("top: %+v (%v)", top, err)
-	}
+	err = json.Unmarshal([]byte(r.ok("top", "-o", "json")), &top)
+	assert.True(t, err == nil && top.Proxies[0].InFlight == 4, "top: %+v (%v)", top, err)
 }
 
 // A decode instance of LMCache's PD backend can be added without an agent.
@@ -69,9 +63,8 @@ func TestAddLMCacheDecode(t *testing.T) {
 		"--lmcache-init-port", "7300,7301", "--lmcache-alloc-port", "7400, 7401", "--lmcache-host", "10.0.0.8")
 	_, out, _ := r.run("get", "decode", e)
 	for _, want := range []string{`"lmcache_init":[7300,7301]`, `"lmcache_alloc":[7400,7401]`, `"receiver_host":"10.0.0.8"`} {
-		if !strings.Contains(strings.Join(strings.Fields(out), ""), want) {
-			t.Errorf("the record lacks %s:\n%s", want, out)
-		}
+		assert.True(t, strings.Contains(strings.Join(strings.Fields(out), ""), want),
+			"the record lacks %s:\n%s", want, out)
 	}
 }
 
@@ -81,13 +74,8 @@ func TestAddRanks(t *testing.T) {
 	r := newRig(t)
 	e := startEngine(t, "org/m")
 	r.want(0, "decode/"+e+": added, serves org/m\n", "add", "decode", e, "--dp-size", "4")
-	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Ranks != 4 {
-		t.Errorf("%+v", got)
-	}
-	if _, out, _ := r.run("list", "-o", "wide"); !strings.Contains(out, "RANKS") {
-		t.Errorf("no column of ranks:\n%s", out)
-	}
-	if _, out, _ := r.run("get", "decode", e); !strings.Contains(out, `"dp_size":4`) {
-		t.Errorf("the record:\n%s", out)
-	}
+	got := r.listings()
+	assert.True(t, len(got.Instances) == 1 && got.Instances[0].Ranks == 4, "%+v", got)
+	assert.Contains(t, r.ok("list", "-o", "wide"), "RANKS")
+	assert.Contains(t, r.ok("get", "decode", e), `"dp_size":4`)
 }

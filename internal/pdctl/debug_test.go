@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -47,14 +48,11 @@ func TestDebugAndRoute(t *testing.T) {
 		want string
 	}{{nil, `{"messages":[{"content":"why \"here\"?","role":"user"}]}`}, {[]string{"--model", "m"}, `{"messages":[{"content":"why \"here\"?","role":"user"}],"model":"m"}`}} {
 		_, out, errs := r.run(append([]string{"route", "--prompt", `why "here"?`, "--proxy", proxy.URL, "--admin-key", "k"}, tc.args...)...)
-		if asked != tc.want || !strings.Contains(out, "target new (20 %)\n") {
-			t.Errorf("asked %s, want %s: %s %s", asked, tc.want, out, errs)
-		}
+		assert.True(t, asked == tc.want && strings.Contains(out, "target new (20 %)\n"),
+			"asked %s, want %s: %s %s", asked, tc.want, out, errs)
 	}
 	_, out, errs := r.run("route", "--explain", "debug_test.go", "--proxy", proxy.URL, "--admin-key", "k")
-	if !strings.Contains(out, "target new (20 %)\n") {
-		t.Errorf("%s %s", out, errs)
-	}
+	assert.True(t, strings.Contains(out, "target new (20 %)\n"), "%s %s", out, errs)
 }
 
 // debug runs its commands with the flags of its command line.
@@ -66,7 +64,6 @@ func TestDebug_PassesFlags(t *testing.T) {
 	args := []string{"debug", "-f", filepath.Join(t.TempDir(), "d.tar.gz"), "--etcd-endpoints", r.etcd.Endpoint() + "," + r.etcd.Endpoint(),
 		"--etcd-username", "u", "--etcd-password-file", password, "--timeout=3s"}
 	code, out, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}, args...)
-	if code != 0 || !strings.Contains(out, "4 files, ") || strings.Contains(errs, "exit code") {
-		t.Errorf("%d %s %s", code, out, errs)
-	}
+	assert.True(t, code == 0 && strings.Contains(out, "4 files, ") && !strings.Contains(errs, "exit code"),
+		"%d %s %s", code, out, errs)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -53,15 +54,11 @@ func TestDocs_Commands(t *testing.T) {
 					continue
 				}
 				calls++
-				if err := pdctl.Parse(args); err != nil {
-					t.Errorf("%s: %q: %v", page, args, err)
-				}
+				assert.NoError(t, pdctl.Parse(args), "%s: %q", page, args)
 			}
 		}
 	}
-	if calls < 25 {
-		t.Errorf("only %d calls found", calls)
-	}
+	assert.True(t, calls >= 25, "only %d calls found", calls)
 }
 
 // Every command has examples, and accepts them.
@@ -75,16 +72,12 @@ func TestExamples(t *testing.T) {
 				t.Errorf("%s: %q is no call", name, line)
 				continue
 			}
-			if err := pdctl.Parse(args); err != nil {
-				t.Errorf("%s: %q: %v", name, args, err)
-			}
+			assert.NoError(t, pdctl.Parse(args), "%s: %q", name, args)
 			if strings.Contains("pdctl "+strings.Join(args, " "), strings.TrimPrefix(name, "pdctl ")) {
 				calls++
 			}
 		}
-		if calls == 0 {
-			t.Errorf("%s has no example of itself", name)
-		}
+		assert.NotEqual(t, calls, 0, "%s has no example of itself", name)
 	}
 }
 
@@ -94,9 +87,8 @@ func TestExitCodes_Documented(t *testing.T) {
 	page := testkit.ReadFile(t, "../../docs/cli.md")
 	_, help, _ := execute(t.Context(), nil, "drain", "--help")
 	for _, code := range []string{"0", "3", "4"} {
-		if !strings.Contains(string(page), "\n| "+code+" | ") || !strings.Contains(help, "\n  "+code+"  ") {
-			t.Errorf("exit code %s is not on the page, or not in the help", code)
-		}
+		assert.True(t, strings.Contains(string(page), "\n| "+code+" | ") && strings.Contains(help, "\n  "+code+"  "),
+			"exit code %s is not on the page, or not in the help", code)
 	}
 }
 
@@ -105,11 +97,8 @@ func TestDoctorPage_ListsAllChecks(t *testing.T) {
 	t.Parallel()
 	page := testkit.ReadFile(t, "../../docs/cli.md")
 	for _, c := range doctor.Checks() {
-		if !strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Description+" |") {
-			t.Errorf("check %s is not on the page, or says something else", c.Name)
-		}
+		assert.True(t, strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Description+" |"),
+			"check %s is not on the page, or says something else", c.Name)
 	}
-	if !strings.Contains(string(page), "5: errors or warnings") {
-		t.Error("exit code 5 is not on the page")
-	}
+	assert.Contains(t, string(page), "5: errors or warnings")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -37,9 +38,8 @@ func completes(t *testing.T, s *fakevllm.Server, ids ...int) {
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	require.NoError(t, err)
-	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status)
-	}
+	_ = resp.Body.Close()
+	require.Equal(t, resp.StatusCode, http.StatusOK, resp.Status)
 }
 
 // record writes the record of an engine that does not report where it publishes, and returns its address.
@@ -75,9 +75,8 @@ func TestEvents(t *testing.T) {
 		completes(t, s, 20, 21, 22, 23, 24, 25, 26, 27, 28)
 		completes(t, s, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32)
 		code, out, errs := r.run("events", "prefill", address, "--past", "--count", "2")
-		if code != 0 || !printed.MatchString(out) {
-			t.Errorf("%s: exit %d\n%s%s", version, code, out, errs)
-		}
+		assert.Equal(t, code, 0, "%s: exit\n%s", version, errs)
+		assert.True(t, printed.MatchString(out), "%s: exit\n%s", version, errs)
 	}
 }
 
@@ -116,9 +115,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	require.NoError(t, s.Restart(t.Context()))
 	prints()
 	interrupt()
-	if code := <-done; code != 0 {
-		t.Errorf("exit %d\n%s", code, errs.String())
-	}
+	assert.Equal(t, <-done, 0, "exit\n%s", errs.String())
 }
 
 // The key of an engine's record may have a non-canonical address.
@@ -131,9 +128,7 @@ func TestEventsOtherSpelling(t *testing.T) {
 	r.put("/pd/prefill/localhost:"+port, `{"v":1,"state":"ready","models":["m"]}`)
 	completes(t, s, 20, 21, 22, 23, 24)
 	code, out, errs := r.run("events", "prefill", s.Address(), "--past", "--count", "1")
-	if code != 0 || !strings.Contains(out, "BlockStored(") {
-		t.Errorf("exit %d\n%s%s", code, out, errs)
-	}
+	assert.True(t, code == 0 && strings.Contains(out, "BlockStored("), "exit %d\n%s%s", code, out, errs)
 }
 
 // An event that cannot be printed is an error.
@@ -158,8 +153,7 @@ func TestEvents_UnprintableValue(t *testing.T) {
 		{2, "text only", []string{"prefill", address, "-o", "json"}},
 	} {
 		code, out, errs := r.run(append([]string{"events"}, tc.args...)...)
-		if code != tc.code || !strings.Contains(errs, tc.says) || out != "" {
-			t.Errorf("%q: exit %d\n%s%s", tc.args, code, out, errs)
-		}
+		assert.True(t, code == tc.code && strings.Contains(errs, tc.says) && out == "",
+			"%q: exit %d\n%s%s", tc.args, code, out, errs)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -77,9 +78,7 @@ func TestDryRun(t *testing.T) {
 		args := strings.Fields(line)
 		before, leases := r.now(), r.leases()
 		code, out, errs := r.run(append(args, "--dry-run", "-o", "json")...)
-		if code != 0 {
-			t.Fatalf("%s: exit %d\n%s%s", line, code, out, errs)
-		}
+		require.Equal(t, code, 0, "%s: exit\n%s%s", line, out, errs)
 		text, plain, _ := r.run(append(args, "--dry-run")...)
 		if text != 0 || !strings.Contains(plain, "Dry run: nothing is written.") || !strings.Contains(plain, fmt.Sprintf("\nat revision %d\n", before)) {
 			t.Errorf("%s: exit %d\n%s", line, text, plain)
@@ -94,25 +93,18 @@ func TestDryRun(t *testing.T) {
 				Writes   []struct{ Op, Key, Value string }
 			} `json:"dry_run"`
 		}
-		if err := json.Unmarshal([]byte(out), &said); err != nil {
-			t.Fatalf("%s: %v\n%s", line, err, out)
-		}
+		require.NoError(t, json.Unmarshal([]byte(out), &said), "%s\n%s", line, out)
 		var would []string
 		for _, one := range said.DryRun {
-			if one.Revision != before {
-				t.Errorf("%s: compared at revision %d, not %d", line, one.Revision, before)
-			}
+			assert.Equal(t, one.Revision, before, "%s: compared at revision", line)
 			for _, w := range one.Writes {
 				would = append(would, kept(w.Op, w.Key, w.Value))
 			}
 		}
 		slices.Sort(would)
-		if code, out, errs := r.run(args...); code != 0 {
-			t.Fatalf("%s: exit %d\n%s%s", line, code, out, errs)
-		}
-		if d := cmp.Diff(r.touched(before), would, cmp.Transformer("times", sameTimes)); d != "" {
-			t.Errorf("%s (-written +said)\n%s", line, d)
-		}
+		r.ok(args...)
+		d := cmp.Diff(r.touched(before), would, cmp.Transformer("times", sameTimes))
+		assert.True(t, d == "", "%s (-written +said)\n%s", line, d)
 	}
 }
 
@@ -161,9 +153,8 @@ func TestDryRun_ExcludesWait(t *testing.T) {
 		"drain decode":                                      "name the instances",
 	} {
 		code, _, errs := r.run(strings.Fields(line)...)
-		if code != 2 || !strings.Contains(errs, want) {
-			t.Errorf("%s: exit %d, %q is not in %q", line, code, want, errs)
-		}
+		assert.True(t, code == 2 && strings.Contains(errs, want),
+			"%s: exit %d, %q is not in %q", line, code, want, errs)
 	}
 }
 
@@ -201,16 +192,12 @@ func TestSelector(t *testing.T) {
 		var got struct {
 			Instances []struct{ Role, Address string }
 		}
-		if err := json.Unmarshal([]byte(out), &got); err != nil {
-			t.Fatalf("%s: %v\n%s%s", line, err, out, errs)
-		}
+		require.NoError(t, json.Unmarshal([]byte(out), &got), "%s\n%s%s", line, out, errs)
 		var list []string
 		for _, in := range got.Instances {
 			list = append(list, in.Role+"/"+in.Address)
 		}
-		if is := strings.Join(list, " "); is != want {
-			t.Errorf("%s: %q, want %q", line, is, want)
-		}
+		assert.Equal(t, strings.Join(list, " "), want, line)
 	}
 	r.completes("rack=3 rack=4", "list", "--selector", "rack=")
 	testkit.Eventually(t, patience, func() error { // retried as in completes
@@ -220,36 +207,29 @@ func TestSelector(t *testing.T) {
 		}
 		return nil
 	})
-	if errs := r.want(1, "", "list", "--selector", "rack=5"); !strings.Contains(errs, "no instance matches --selector rack=5") {
-		t.Errorf("%q", errs)
-	}
+	assert.Contains(t, r.want(1, "", "list", "--selector", "rack=5"), "no instance matches --selector rack=5")
 	for term, hint := range map[string]string{"rack=3,4": "rack in (3,4)", "rack!=3,4": "rack notin (3,4)"} {
-		if errs := r.want(1, "", "list", "--selector", term); !strings.Contains(errs, "no instance has a label 4: for several values write "+hint) {
-			t.Errorf("%q", errs)
-		}
+		errs := r.want(1, "", "list", "--selector", term)
+		assert.True(t, strings.Contains(errs, "no instance has a label 4: for several values write "+hint), "%q", errs)
 	}
-	if errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "drain", "both", "10.0.0.8:8200"); !strings.Contains(errs, "1 of 1 failed") {
-		t.Errorf("%q", errs)
-	}
+	errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "drain", "both", "10.0.0.8:8200")
+	assert.True(t, strings.Contains(errs, "1 of 1 failed"), "%q", errs)
 	r.want(1, "prefill/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n"+
 		"decode/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "remove", "both", "10.0.0.8:8200")
-	if got := r.listings().Instances; len(got) != 4 || got[3].Intent != "" {
-		t.Errorf("%+v", got)
-	}
+	got := r.listings().Instances
+	assert.True(t, len(got) == 4 && got[3].Intent == "", "%+v", got)
 	r.want(0, "both/10.0.0.6:8100: drained\n", "drain", "both", "--selector", "rack=4")
 	r.want(1, "", "cordon", "both", "--selector", "rack=3")
 	r.want(0, "decode/10.0.0.8:8200: cordoned\ndecode/10.0.0.9:8200: cordoned\n", "cordon", "decode", "--selector", "rack=3")
 	r.want(0, "decode/10.0.0.8:8200: uncordoned; proxies use it again as it registers\n", "uncordon", "decode", "--selector", "state=cordon", "--selector", "zone=a")
 	r.want(0, removed("prefill", "10.0.0.6:8100")+removed("decode", "10.0.0.6:8100"), "remove", "both", "--selector", "state=drain")
 	r.want(0, "decode/10.0.0.8:8200: weight 300 for 1m30s\n", "weight", "decode", "10.0.0.8:8200", "300", "--for", "90")
-	if errs := r.want(1, "", "drain", "prefill", "--selector", "rack=9"); !strings.Contains(errs, "no prefill instance matches --selector rack=9") {
-		t.Errorf("%q", errs)
-	}
+	errs = r.want(1, "", "drain", "prefill", "--selector", "rack=9")
+	assert.True(t, strings.Contains(errs, "no prefill instance matches --selector rack=9"), "%q", errs)
 	_, wide, _ := r.run("list", "-o", "wide", "-l", "zone=a")
 	require.Contains(t, wide, "LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT")
-	if _, forms, _ := r.run("__complete", "list", "-o", ""); forms != "table\nwide\njson\nyaml\nname\n:4\n" {
-		t.Errorf("%s", forms)
-	}
+	_, forms, _ := r.run("__complete", "list", "-o", "")
+	assert.Equal(t, forms, "table\nwide\njson\nyaml\nname\n:4\n")
 }
 
 // YAML output has the same contents as JSON, in the same order.
@@ -265,24 +245,18 @@ func TestYAML(t *testing.T) {
 		code, asJSON, errs := r.run(append(args, "-o", "json")...)
 		again, asYAML, _ := r.run(append(args, "-o", "yaml")...)
 		var a, b any
-		if err := json.Unmarshal([]byte(asJSON), &a); err != nil {
-			t.Fatalf("%s: exit %d: %v\n%s%s", line, code, err, asJSON, errs)
-		}
-		if err := yaml.Unmarshal([]byte(asYAML), &b); err != nil {
-			t.Fatalf("%s: exit %d: %v\n%s", line, again, err, asYAML)
-		}
+		require.NoError(t, json.Unmarshal([]byte(asJSON), &a), "%s: exit %d\n%s%s", line, code, asJSON, errs)
+		require.NoError(t, yaml.Unmarshal([]byte(asYAML), &b), "%s: exit %d\n%s", line, again, asYAML)
 		text, err := json.Marshal(b)
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(text, &b))
-		if strings.HasPrefix(asYAML, "{") || strings.Contains(asYAML, ": {\"") {
-			t.Errorf("%s is not written over lines\n%s", line, asYAML)
-		}
+		assert.True(t, !strings.HasPrefix(asYAML, "{") && !strings.Contains(asYAML, ": {\""),
+			"%s is not written over lines\n%s", line, asYAML)
 		volatile := cmp.FilterPath(func(p cmp.Path) bool {
 			last := p.Last().String()
 			return slices.ContainsFunc([]string{"digest_age", "at", "db_size", "key", "value"}, func(name string) bool { return last == `["`+name+`"]` })
 		}, cmp.Ignore())
-		if d := cmp.Diff(a, b, volatile); d != "" || code != again {
-			t.Errorf("%s: exit %d and %d (-json +yaml)\n%s", line, code, again, d)
-		}
+		d := cmp.Diff(a, b, volatile)
+		assert.True(t, d == "" && code == again, "%s: exit %d and %d (-json +yaml)\n%s", line, code, again, d)
 	}
 }

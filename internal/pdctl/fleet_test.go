@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -52,9 +52,9 @@ func TestRevert(t *testing.T) {
 	r.ok("cordon", "decode/"+b, "--reason", "kept")
 	r.ok("weight", "decode/"+c, "300")
 	documents := store.New(r.cli, members.Layout(t), "ann").Documents
-	if _, err := documents.Put(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, []byte(`{ "rate": 1}`), store.DocumentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := documents.Put(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, []byte(`{ "rate": 1}`),
+		store.DocumentOptions{})
+	require.NoError(t, err)
 	then, at := r.operated(), fmt.Sprint(r.now())
 	r.want(0, "no differences\n", "diff", "--from", at)
 
@@ -65,9 +65,8 @@ func TestRevert(t *testing.T) {
 	r.ok("add", "decode/"+d, "--no-verify")
 	r.ok("remove", "decode/10.0.0.9:8200")
 	r.ok("cordon", "prefill/"+d, "--force", "--for", "1h")
-	if _, err := documents.Delete(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err = documents.Delete(t.Context(), instance.Key{Role: "limits", Address: "team-a"}, "")
+	require.NoError(t, err)
 	r.ok("drain", "decode/"+d)
 	r.ok("undrain", "decode/"+d) // nothing remains of it
 	out := r.ok("diff", "--from", at)
@@ -75,32 +74,20 @@ func TestRevert(t *testing.T) {
 		"- decode/"+a+"\n    - ", "+ override/decode/"+a+"\n    + {", "~ override/decode/"+b+"\n    - ", "+ decode/"+d+"\n",
 		"- limits/team-a\n    - { \"rate\": 1}\n", "+ override/decode/10.0.0.9:8200\n", "+ override/prefill/"+d, "(for a time)",
 	)
-	if strings.Contains(out, "decode/"+d+"\n    - ") {
-		t.Errorf("what was undone is shown:\n%s", out)
-	}
+	assert.NotContains(t, out, "decode/"+d+"\n    - ")
 	before := r.operated()
-	if out := r.ok("revert", at, "--dry-run"); !strings.Contains(out, "Dry run: nothing is written.") {
-		t.Error(out)
-	}
-	if d := cmp.Diff(before, r.operated()); d != "" {
-		t.Errorf("a dry run writes\n%s", d)
-	}
+	assert.Contains(t, r.ok("revert", at, "--dry-run"), "Dry run: nothing is written.")
+	assert.NoDiff(t, before, r.operated())
 	last := fmt.Sprint(r.now())
-	if out := r.ok("revert", at, "--reason", "back"); !strings.Contains(out, "; keys: 8\n") {
-		t.Error(out)
-	}
+	assert.Contains(t, r.ok("revert", at, "--reason", "back"), "; keys: 8\n")
 	delete(then, "/pd/decode/10.0.0.9:8200") // its agent registers it again
-	if d := cmp.Diff(then, r.operated()); d != "" {
-		t.Errorf("(-then +now)\n%s", d)
-	}
+	assert.NoDiff(t, then, r.operated())
 	r.want(0, "no differences\n", "diff", "--from", at)
 	r.want(0, "nothing to change\n", "revert", at)
-	if out := r.ok("history", "decode/"+a); strings.Count(out, "revert") != 1 || strings.Count(out, "back") != 1 {
-		t.Error(out)
-	}
-	if code, _, errs := r.run("revert", last); code != 1 || !strings.Contains(errs, "override/prefill/"+d+": cannot be reconstructed: its former value had a time limit; nothing was written") {
-		t.Errorf("exit %d\n%s", code, errs)
-	}
+	out = r.ok("history", "decode/"+a)
+	assert.True(t, strings.Count(out, "revert") == 1 && strings.Count(out, "back") == 1, out)
+	assert.Contains(t, r.exits(1, "revert", last).errs,
+		"override/prefill/"+d+": cannot be reconstructed: its former value had a time limit; nothing was written")
 }
 
 // Later changes of other instances are kept.
@@ -116,13 +103,9 @@ func TestRevertOnly(t *testing.T) {
 		changes, values = append(changes, fmt.Sprint(r.now())), append(values, r.operated()[key])
 	}
 	before := r.operated()
-	if out := r.ok("revert", "--only", changes[1]); !strings.Contains(out, "~ override/decode/10.0.0.1:8200\n") || !strings.Contains(out, "; keys: 1\n") {
-		t.Error(out)
-	}
+	assert.Contains(t, r.ok("revert", "--only", changes[1]), "~ override/decode/10.0.0.1:8200\n", "; keys: 1\n")
 	before[key] = values[0]
-	if d := cmp.Diff(before, r.operated()); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, before, r.operated())
 }
 
 // A revert never overwrites a change of another operator: the error names the key.
@@ -143,12 +126,8 @@ func TestRevertConflicts(t *testing.T) {
 	}
 	r.put("/pd/override/decode/10.0.0.2:8200", `{"v":1,"state":"drain"}`) // without an audit entry
 	now["/pd/override/decode/10.0.0.2:8200"] = `{"v":1,"state":"drain"}`
-	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "override/decode/10.0.0.2:8200: changed by another program") {
-		t.Error(errs)
-	}
-	if d := cmp.Diff(now, r.operated()); d != "" {
-		t.Errorf("a conflict writes\n%s", d)
-	}
+	assert.Contains(t, r.want(1, "", "revert", at), "override/decode/10.0.0.2:8200: changed by another program")
+	assert.NoDiff(t, now, r.operated())
 	// A change between the read and the write.
 	s := store.New(r.cli, members.Layout(t), "ann")
 	fleet, err := s.Edits.Read(t.Context())
@@ -161,21 +140,16 @@ func TestRevertConflicts(t *testing.T) {
 	if _, err := s.Edits.Write(t.Context(), fleet, values, "revert", ""); err == nil || err.Error() != "override/decode/10.0.0.1:8200: changed by another program" {
 		t.Errorf("%v", err)
 	}
-	if got := r.operated()["/pd/override/decode/10.0.0.2:8200"]; got == "" {
-		t.Error("a part of the transaction was written")
-	}
+	assert.NotEqual(t, r.operated()["/pd/override/decode/10.0.0.2:8200"], "", "a part of the transaction was written")
 	// Audit entries of an older release have no values.
 	r.put("/pd/audit/0", `{"v":1,"who":"old","what":"drain","role":"decode","address":"10.0.0.1:8200"}`)
-	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "(drain of decode/10.0.0.1:8200 by old) lacks the values") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(1, "", "revert", at), "(drain of decode/10.0.0.1:8200 by old) lacks the values")
 	// Too many changes.
 	since := fmt.Sprint(r.now())
 	for range 2 {
 		values = map[string]*string{}
-		if fleet, err = s.Edits.Read(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		fleet, err = s.Edits.Read(t.Context())
+		require.NoError(t, err)
 		for i := range 60 {
 			value := `{"v":1,"state":"drain"}`
 			values[fmt.Sprintf("override/prefill/10.0.%d.%d:8100", len(fleet.Keys()), i)] = &value
@@ -184,9 +158,7 @@ func TestRevertConflicts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if errs := r.want(1, "", "revert", since); !strings.Contains(errs, "120 keys would be restored, the limit is 100") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(1, "", "revert", since), "120 keys would be restored, the limit is 100")
 }
 
 // Audit entries expire after a month. diff and revert report possible gaps, and revert needs --yes.
@@ -201,12 +173,10 @@ func TestRevertBeforeTheAuditLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"the audit log is empty; it keeps 30 days", "the audit log begins at revision "} {
-		if errs := r.want(0, "no differences\n", "diff", "--from", at); !strings.Contains(errs, "warning: "+want) {
-			t.Errorf("%q is not in %q", want, errs)
-		}
-		if errs := r.want(0, "nothing to change\n", "revert", at); !strings.Contains(errs, "warning: "+want) {
-			t.Errorf("%q is not in %q", want, errs)
-		}
+		errs := r.want(0, "no differences\n", "diff", "--from", at)
+		assert.True(t, strings.Contains(errs, "warning: "+want), "%q is not in %q", want, errs)
+		errs = r.want(0, "nothing to change\n", "revert", at)
+		assert.True(t, strings.Contains(errs, "warning: "+want), "%q is not in %q", want, errs)
 		if code, out, errs := r.runEnv(env, "revert", at); code != 2 || out != "" || !strings.Contains(errs, want) || !strings.Contains(errs, "nothing was done. Repeat the command with --yes") {
 			t.Errorf("exit %d: %s%s", code, out, errs)
 		}
@@ -214,9 +184,8 @@ func TestRevertBeforeTheAuditLog(t *testing.T) {
 		r.ok("weight", "decode/10.0.0.1:8200", "20")
 	}
 	for _, args := range [][]string{{"diff", "--from", fmt.Sprint(r.now() - 2)}, {"revert", "--only", fmt.Sprint(r.now() - 1), "--dry-run"}} {
-		if code, _, errs := r.runEnv(env, args...); code != 0 || errs != "" {
-			t.Errorf("%v: exit %d: %s", args, code, errs)
-		}
+		code, _, errs := r.runEnv(env, args...)
+		assert.True(t, code == 0 && errs == "", "%v: exit %d: %s", args, code, errs)
 	}
 }
 
@@ -229,13 +198,11 @@ func TestRevertOfLargeValues(t *testing.T) {
 	at := fmt.Sprint(r.now())
 	for _, fill := range []string{"a", "b"} {
 		value := `{"x":"` + strings.Repeat(fill, 10<<10) + `"}`
-		if _, err := documents.Put(t.Context(), instance.Key{Role: "models", Address: "m"}, []byte(value), store.DocumentOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := documents.Put(t.Context(), instance.Key{Role: "models", Address: "m"}, []byte(value),
+			store.DocumentOptions{})
+		require.NoError(t, err)
 	}
-	if errs := r.want(1, "", "revert", at); !strings.Contains(errs, "set of models/m by ann) lacks the values") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(1, "", "revert", at), "set of models/m by ann) lacks the values")
 }
 
 // A file with several YAML documents is refused: --prune would delete the keys that only the later ones have.
@@ -245,12 +212,8 @@ func TestApply_SeveralDocumentsRefused(t *testing.T) {
 	r.ok("add", "decode/10.0.0.1:8200", "decode/10.0.0.2:8200", "--no-verify")
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "---\nstatics: {decode/10.0.0.1:8200: {}}\n---\nstatics: {decode/10.0.0.2:8200: {}}\n")
-	if errs := r.want(2, "", "apply", "-f", path, "--prune"); !strings.Contains(errs, "more than one YAML document") {
-		t.Error(errs)
-	}
-	if keys := r.operated(); keys["/pd/decode/10.0.0.2:8200"] == "" {
-		t.Errorf("an instance of the second document is deleted: %v", keys)
-	}
+	assert.Contains(t, r.want(2, "", "apply", "-f", path, "--prune"), "more than one YAML document")
+	assert.NotEqual(t, r.operated()["/pd/decode/10.0.0.2:8200"], "", "an instance of the second document is deleted")
 }
 
 // A revision that does not exist yet is an error that names etcd's current one.
@@ -260,9 +223,8 @@ func TestRevisions_Missing(t *testing.T) {
 	r.ok("add", "decode/10.0.0.1:8200", "--no-verify")
 	want := fmt.Sprintf("there is no revision 999999 yet: etcd is at %d\n", r.now())
 	for _, args := range [][]string{{"diff", "--from", "999999"}, {"diff", "--from", "1", "--to", "999999"}, {"revert", "999999"}, {"revert", "--only", "999999"}, {"wait", "--revision", "999999"}} {
-		if errs := r.want(1, "", args...); !strings.HasSuffix(errs, want) {
-			t.Errorf("%v: %q", args, errs)
-		}
+		errs := r.want(1, "", args...)
+		assert.True(t, strings.HasSuffix(errs, want), "%v: %q", args, errs)
 	}
 }
 
@@ -278,17 +240,14 @@ func TestExport_UnusualRecords(t *testing.T) {
 	if !strings.Contains(out, empty+":\n") || !strings.Contains(out, bare+":\n") || !strings.Contains(out, "scheme: https\n") || strings.Contains(out, rejected) {
 		t.Error(out)
 	}
-	if want := rejected + `: left out: the value must be empty, host:port, http://host:port or a JSON object, not the text "null"` + "\n"; errs != want {
-		t.Errorf("%q, want %q", errs, want)
-	}
+	want := rejected + `: left out: the value must be empty, host:port, http://host:port or a JSON object, not the text "null"` + "\n"
+	assert.True(t, errs == want, "%q, want %q", errs, want)
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "statics: {"+empty+": , "+rejected+": }")
-	if out := r.ok("apply", "-f", path); !strings.Contains(out, "+ "+rejected+"\n") && !strings.Contains(out, "~ "+rejected+"\n") {
-		t.Error(out)
-	}
-	if got := r.operated()["/pd/"+rejected]; !strings.HasPrefix(got, `{"v":1,`) {
-		t.Error(got)
-	}
+	out = r.ok("apply", "-f", path)
+	assert.False(t, !strings.Contains(out, "+ "+rejected+"\n") && !strings.Contains(out, "~ "+rejected+"\n"), out)
+	got := r.operated()["/pd/"+rejected]
+	assert.True(t, strings.HasPrefix(got, `{"v":1,`), got)
 }
 
 // A weight in a file does not end an engine's role change; a state does.
@@ -302,32 +261,27 @@ func TestApplyKeepsRoles(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {weight: 50}}")
-	if _, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode, store.IntentOptions{Reason: "night", Auto: true}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.New(r.cli, members.Layout(t), "ann").Intents.SetRole(t.Context(), x, instance.Decode,
+		store.IntentOptions{Reason: "night", Auto: true})
+	require.NoError(t, err)
 	role := r.operated()[override]
 	const stays = "override/prefill/" + x + ": keeps an engine in one role, which stays; the file sets its weight\n"
-	if code, out, errs := r.run("apply", "-f", path); code != 0 || !strings.Contains(out, "; keys: 1\n") || errs != stays {
-		t.Errorf("exit %d: %s%s", code, out, errs)
-	}
+	code, out, errs := r.run("apply", "-f", path)
+	assert.True(t, code == 0 && strings.Contains(out, "; keys: 1\n") && errs == stays, "exit %d: %s%s", code, out, errs)
 	weighed := strings.Replace(role, `"state":"drain",`, `"state":"drain","weight":50,`, 1)
-	if got := r.operated()[override]; got != weighed {
-		t.Errorf("%s, want %s", got, weighed)
-	}
+	assert.Equal(t, r.operated()[override], weighed)
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
 	r.ok("role", "both", x)
 	r.want(0, "nothing to change\n", "apply", "-f", path)
 
 	r.ok("weight", "prefill/"+x, "default")
 	r.ok("role", "decode", x, "--for", "1h")
-	if errs := r.want(0, "nothing to change\n", "apply", "-f", path); errs != "override/prefill/"+x+": keeps an engine in one role for a time, not changed\n" {
-		t.Errorf("%q", errs)
-	}
+	errs = r.want(0, "nothing to change\n", "apply", "-f", path)
+	assert.True(t, errs == "override/prefill/"+x+": keeps an engine in one role for a time, not changed\n", "%q", errs)
 	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {state: cordon, weight: 50}}")
 	r.ok("apply", "-f", path)
-	if got := r.operated()[override]; !strings.HasPrefix(got, `{"v":1,"state":"cordon","weight":50,"by":`) {
-		t.Error(got)
-	}
+	got := r.operated()[override]
+	assert.True(t, strings.HasPrefix(got, `{"v":1,"state":"cordon","weight":50,"by":`), got)
 }
 
 func TestApply(t *testing.T) {
@@ -353,26 +307,20 @@ limits:
 	out := r.ok("apply", "-f", path, "--prune", "--reason", "rack 3")
 	require.Contains(t, out, "- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n")
 	keys, revision := r.operated(), r.now()
-	if keys["/pd/decode/10.0.0.9:8200"] == "" || keys["/pd/prefill/10.0.0.8:8100"] == "" {
-		t.Errorf("apply deletes what it does not own: %v", keys)
-	}
+	assert.True(t, keys["/pd/decode/10.0.0.9:8200"] != "" && keys["/pd/prefill/10.0.0.8:8100"] != "",
+		"apply deletes what it does not own: %v", keys)
 	exported := r.ok("export")
 	for _, args := range [][]string{{"-f", path, "--prune"}, {"-f", path}} {
 		r.want(0, "nothing to change\n", append([]string{"apply"}, args...)...)
 	}
 	file("limits: {}")
-	if errs := r.want(0, "nothing to change\n", "apply", "-f", path); !strings.Contains(errs, "--prune deletes them): limits/team-a\n") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(0, "nothing to change\n", "apply", "-f", path), "--prune deletes them): limits/team-a\n")
 	file(exported)
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
-	if now := r.now(); now != revision {
-		t.Errorf("revision %d, and %d after it was applied again", revision, now)
-	}
+	assert.Equal(t, r.now(), revision, "revision after it was applied again")
 	r.ok("revert", fmt.Sprint(revision-1))
-	if got := r.operated(); got["/pd/decode/10.0.0.1:8200"] == "" || got["/pd/decode/10.0.0.2:8200"] != "" {
-		t.Errorf("%v", got)
-	}
+	got := r.operated()
+	assert.True(t, got["/pd/decode/10.0.0.1:8200"] != "" && got["/pd/decode/10.0.0.2:8200"] == "", "%v", got)
 	for text, want := range map[string]string{
 		"static: {}": "unknown section",
 		"statics: {decode/10.0.0.1:8200: {conector: x}}":                `unknown field "conector"; fields: v, id, role,`,
@@ -414,24 +362,20 @@ limits:
 		"[]":                                                                    "must be a map of sections",
 	} {
 		file(text)
-		if errs := r.want(2, "", "apply", "-f", path, "--dry-run"); !strings.Contains(errs, want) {
-			t.Errorf("%s: %q is not in %s", text, want, errs)
-		}
+		errs := r.want(2, "", "apply", "-f", path, "--dry-run")
+		assert.True(t, strings.Contains(errs, want), "%s: %q is not in %s", text, want, errs)
 	}
 	file("models: {m: {targets: [{model: other}]}}")
-	if errs := r.want(1, "", "apply", "-f", path); !strings.Contains(errs, "models: m: prefill/10.0.0.8:8100 serves a model with the name m") {
-		t.Error(errs)
-	}
+	errs := r.want(1, "", "apply", "-f", path)
+	assert.True(t, strings.Contains(errs, "models: m: prefill/10.0.0.8:8100 serves a model with the name m"), errs)
 	// The example in the help can be pasted.
 	_, help, _ := strings.Cut(r.ok("apply", "--help"), "\n\n")
 	example, _, _ := strings.Cut(help, "\n\n")
 	file(example)
-	if out := r.ok("apply", "-f", path); !strings.Contains(out, "; keys: 4\n") {
-		t.Errorf("%s\n%s", example, out)
-	}
-	if out := r.ok("limit", "list"); !strings.Contains(out, "team-a  600") || strings.Contains(out, "invalid") {
-		t.Error(out)
-	}
+	out = r.ok("apply", "-f", path)
+	assert.True(t, strings.Contains(out, "; keys: 4\n"), "%s\n%s", example, out)
+	out = r.ok("limit", "list")
+	assert.True(t, strings.Contains(out, "team-a  600") && !strings.Contains(out, "invalid"), out)
 }
 
 // A change of more than 100 keys that was interrupted is completed by repeating the command.
@@ -450,9 +394,7 @@ func TestApplyInParts(t *testing.T) {
 	}
 	large := strings.Repeat("x", 16200) // etcd refuses 100 of these in one request
 	write(large, "disks")
-	if out := r.ok("apply", "-f", path); !strings.Contains(out, "; keys: 200\n") {
-		t.Errorf("%.500s", out)
-	}
+	assert.Contains(t, r.ok("apply", "-f", path), "; keys: 200\n")
 	write("disks", "racks")
 	password := r.enableAuth(map[string]clientv3.PermissionType{
 		"/pd/": clientv3.PermissionType(clientv3.PermRead), "/pd/override/decode/": clientv3.PermissionType(clientv3.PermReadWrite),
@@ -462,7 +404,5 @@ func TestApplyInParts(t *testing.T) {
 	if errs := r.want(1, "", append(args, "part")...); !strings.Contains(errs, "100 of 200 changes were written; repeat the command to write the others") {
 		t.Errorf("%.500s", errs)
 	}
-	if out := r.ok(append(args, "root")...); !strings.Contains(out, "; keys: 100\n") {
-		t.Errorf("%.500s", out)
-	}
+	assert.Contains(t, r.ok(append(args, "root")...), "; keys: 100\n")
 }

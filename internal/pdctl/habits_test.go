@@ -19,6 +19,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const patience = 60 * time.Second
@@ -40,17 +42,14 @@ func TestConfirm(t *testing.T) {
 		if code != 2 || out != "" || !strings.Contains(errs, "decode would have no usable instance left; nothing was done. Repeat the command with --yes") {
 			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
 		}
-		if code, out, errs := execute(t.Context(), r.env(), append(args, "--dry-run")...); code != 0 {
-			t.Errorf("%s --dry-run: exit %d\n%s%s", line, code, out, errs)
-		}
+		code, out, errs = execute(t.Context(), r.env(), append(args, "--dry-run")...)
+		assert.Equal(t, code, 0, "%s --dry-run: exit\n%s%s", line, out, errs)
 	}
-	if got := r.listings().Instances; got[0].Intent != "" || got[1].Intent != "" || *cmpOr(got[0].Weight) != 100 {
-		t.Errorf("%+v", got)
-	}
+	got := r.listings().Instances
+	assert.True(t, got[0].Intent == "" && got[1].Intent == "" && *cmpOr(got[0].Weight) == 100, "%+v", got)
 	for _, line := range []string{"drain decode/10.0.0.2:8200", "weight decode/10.0.0.1:8200 50", "drain decode/10.0.0.1:8200 --yes", "cordon decode/10.0.0.1:8200"} {
-		if code, out, errs := execute(t.Context(), r.env(), strings.Fields(line)...); code != 0 {
-			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
-		}
+		code, out, errs := execute(t.Context(), r.env(), strings.Fields(line)...)
+		assert.Equal(t, code, 0, "%s: exit\n%s%s", line, out, errs)
 	}
 }
 
@@ -73,12 +72,8 @@ func TestNames(t *testing.T) {
 	r.want(0, "decode/10.0.0.1:8200: undrained; proxies use it again as it registers\n", "undrain", "10.0.0.1:8200")
 	r.want(0, "decode/10.0.0.1:8200: weight 50\nprefill/10.0.0.6:8100: weight 50\n", "weight", "10.0.0.1:8200", "prefill/10.0.0.6:8100", "50")
 	r.want(0, "both/10.0.0.6:8100: cordoned\n", "cordon", "both/10.0.0.6:8100")
-	if errs := r.want(2, "", "uncordon", "10.0.0.6:8100"); !strings.Contains(errs, "10.0.0.6:8100 is prefill and decode") {
-		t.Error(errs)
-	}
-	if errs := r.want(1, "", "uncordon", "10.0.0.9:8100"); !strings.Contains(errs, "there is no instance 10.0.0.9:8100") {
-		t.Error(errs)
-	}
+	assert.Contains(t, r.want(2, "", "uncordon", "10.0.0.6:8100"), "10.0.0.6:8100 is prefill and decode")
+	assert.Contains(t, r.want(1, "", "uncordon", "10.0.0.9:8100"), "there is no instance 10.0.0.9:8100")
 	r.want(0, removed("decode", "10.0.0.1:8200"), "rm", "--yes", "10.0.0.1:8200")
 	r.want(0, "decode/10.0.0.1:8200: allowed; proxies use it again when it registers\n", "allow", "10.0.0.1:8200")
 	r.leased("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
@@ -86,13 +81,10 @@ func TestNames(t *testing.T) {
 	r.want(0, "prefill/10.0.0.6:8100\ndecode/10.0.0.6:8100\ndecode/10.0.0.1:8200\n", "list", "-o", "name", "--sort-by", "state")
 	r.want(0, "decode/10.0.0.1:8200\n", "weight", "decode/10.0.0.1:8200", "70", "-o", "name")
 	for _, args := range [][]string{{"get", "10.0.0.1:8200"}, {"history", "decode/10.0.0.1:8200"}} {
-		if code, out, errs := r.run(args...); code != 0 || !strings.Contains(out, "decode/10.0.0.1:8200") {
-			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
-		}
+		assert.Contains(t, r.ok(args...), "decode/10.0.0.1:8200")
 	}
-	if code, out, _ := r.run("version"); code != 0 || !strings.HasPrefix(out, "pdctl 0.") {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	code, out, _ := r.run("version")
+	assert.True(t, code == 0 && strings.HasPrefix(out, "pdctl 0."), "exit %d\n%s", code, out)
 }
 
 func TestWaitFor(t *testing.T) {
@@ -102,9 +94,7 @@ func TestWaitFor(t *testing.T) {
 	out, stop := r.background("wait", "--for", "state=ready", "--count", "2")
 	testkit.Eventually(t, patience, func() error { return out.has("waiting: 1 of at least 2 instances are ready") })
 	r.leased("/pd/decode/10.0.0.2:8200", `{"models":["m"]}`)
-	if code := stop(false); code != 0 {
-		t.Fatalf("exit %d\n%s", code, out.String())
-	}
+	require.Equal(t, stop(false), 0, "exit\n%s", out.String())
 	r.leased("/pd/prefill/10.0.0.3:8100", `{"models":["m"],"state":"starting"}`)
 	for line, want := range map[string]struct {
 		code int
@@ -127,24 +117,20 @@ func TestWaitFor(t *testing.T) {
 		"--for ready -l rack=4 --timeout 1ms":               {4, "0 of at least 1 instances are ready"},
 	} {
 		code, out, errs := r.run(append([]string{"wait"}, strings.Fields(line)...)...)
-		if code != want.code || !strings.Contains(out+errs, want.out) || code == 0 && out != want.out {
-			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
-		}
+		assert.True(t, code == want.code && strings.Contains(out+errs, want.out) && (code != 0 || out == want.out),
+			"%s: exit %d\n%s%s", line, code, out, errs)
 	}
 	// An engine that has left after its drain counts as drained once no proxy has requests there.
 	const left = "decode/10.0.0.7:8200"
 	r.want(0, left+": drained\n", "drain", left, "--force")
 	r.want(0, left+": drained\n", "wait", "--for", "drained", left, "--timeout", "2s")
 	r.say("a", r.revision("/pd/override/"+left), `"`+left+`":{"in_flight":1}`)
-	if errs := r.want(4, "", "wait", "--for", "drained", left, "--timeout", "1ms"); !strings.Contains(errs, "has in flight: 1 on "+left) {
-		t.Errorf("%q", errs)
-	}
+	assert.Contains(t, r.want(4, "", "wait", "--for", "drained", left, "--timeout", "1ms"), "has in flight: 1 on "+left)
 	r.ok("undrain", left)
 	r.ok("remove", "decode/10.0.0.2:8200")
 	for _, k := range []string{left, "decode/10.0.0.2:8200"} {
-		if errs := r.want(1, "", "wait", "--for", "drained", left, k, "--timeout", "1m"); !strings.Contains(errs, k+" is neither registered nor drained") {
-			t.Errorf("%q", errs)
-		}
+		errs := r.want(1, "", "wait", "--for", "drained", left, k, "--timeout", "1m")
+		assert.True(t, strings.Contains(errs, k+" is neither registered nor drained"), "%q", errs)
 		r.ok("drain", left, "--force")
 	}
 	// An instance is drained only once the proxy has reported that nothing is in flight.
@@ -183,13 +169,11 @@ func TestReadFromProxy(t *testing.T) {
 		"status -o json":            `"state": "stale"`,
 	} {
 		code, out, errs := execute(t.Context(), env, append(strings.Fields(line), "--proxy", srv.URL)...)
-		if code != 0 || !strings.Contains(out, want) {
-			t.Errorf("%s: exit %d, %q is not in\n%s%s", line, code, want, out, errs)
-		}
+		assert.True(t, code == 0 && strings.Contains(out, want),
+			"%s: exit %d, %q is not in\n%s%s", line, code, want, out, errs)
 	}
-	if code, _, errs := execute(t.Context(), env, "list", "-l", "rack=3", "--proxy", srv.URL); code != 2 || !strings.Contains(errs, "does not show labels") {
-		t.Errorf("exit %d\n%s", code, errs)
-	}
+	code, _, errs := execute(t.Context(), env, "list", "-l", "rack=3", "--proxy", srv.URL)
+	assert.True(t, code == 2 && strings.Contains(errs, "does not show labels"), "exit %d\n%s", code, errs)
 }
 
 // status --proxy fails, too, while the proxy can serve nothing.
@@ -213,18 +197,15 @@ func TestWatchOfLists(t *testing.T) {
 	t.Parallel()
 	away := testkit.FreePort(t)
 	code, _, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": away}, "wait", "--for", "state=ready", "--timeout", "1s")
-	if code != 4 || strings.Count(errs, "etcd does not answer: "+away+" (") != 2 {
-		t.Errorf("exit %d\n%s", code, errs)
-	}
+	assert.Equal(t, code, 4, "exit\n%s", errs)
+	assert.Equal(t, strings.Count(errs, "etcd does not answer: "+away+" ("), 2, "exit\n%s", errs)
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
 	out, stop := r.background("list", "--watch")
 	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  ready") })
 	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"],"state":"down"}`)
 	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  down") })
-	if code := stop(true); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stop(true), 0, "exit")
 	var revision atomic.Int64
 	revision.Store(100)
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -250,13 +231,10 @@ func TestWatchOfLists(t *testing.T) {
 		}
 		for range 2 {
 			var doc struct{ Revision int64 }
-			if err := decode(&doc); err != nil || doc.Revision == 0 {
-				t.Errorf("%s: %+v, %v\n%s", format, doc, err, docs.String())
-			}
+			err := decode(&doc)
+			assert.True(t, err == nil && doc.Revision != 0, "%s: %+v, %v\n%s", format, doc, err, docs.String())
 		}
-		if err := errs.has("from proxy"); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, errs.has("from proxy"))
 	}
 }
 
@@ -273,8 +251,7 @@ func TestOutputFails(t *testing.T) {
 	for _, line := range []string{"version", "list", "list -o name", "get decode/10.0.0.1:8200", "status", "history", "drain --yes decode/10.0.0.1:8200"} {
 		var errs bytes.Buffer
 		code := pdctl.Run(t.Context(), strings.Fields(line), fullDisk{}, &errs, func(name string) (string, bool) { v, ok := r.env()[name]; return v, ok })
-		if code != 1 || !strings.Contains(errs.String(), "write output: no space left on device") {
-			t.Errorf("%s: exit %d\n%s", line, code, &errs)
-		}
+		assert.True(t, code == 1 && strings.Contains(errs.String(), "write output: no space left on device"),
+			"%s: exit %d\n%s", line, code, &errs)
 	}
 }

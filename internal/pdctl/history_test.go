@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestHistory(t *testing.T) {
@@ -37,14 +39,11 @@ func TestHistory(t *testing.T) {
 			Since int64 `json:"remembered_since"`
 		}
 		code, text, errs := r.run(append([]string{"history", "-o", "json"}, args...)...)
-		if err := json.Unmarshal([]byte(text), &got); err != nil || code != 0 {
-			t.Fatalf("%d %s %v: %s", code, errs, err, text)
-		}
+		err := json.Unmarshal([]byte(text), &got)
+		require.True(t, err == nil && code == 0, "%d %s %v: %s", code, errs, err, text)
 		last := int64(0)
 		for _, e := range got.Events {
-			if e.Revision < last || (e.Who == "") != (e.At == "") {
-				t.Errorf("%+v after %d", e, last)
-			}
+			assert.True(t, e.Revision >= last && (e.Who == "") == (e.At == ""), "%+v after %d", e, last)
 			last = e.Revision
 			weight := ""
 			if e.Weight != nil {
@@ -60,9 +59,7 @@ func TestHistory(t *testing.T) {
 	}
 	same := func(got, want []string) {
 		t.Helper()
-		if strings.Join(got, "\n") != strings.Join(want, "\n") {
-			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-		}
+		assert.Equal(t, strings.Join(got, "\n"), strings.Join(want, "\n"), "got\n\nwant")
 	}
 	same(read(), all)
 	same(read("decode", y), []string{all[1], all[4], all[6]})
@@ -76,14 +73,11 @@ func TestHistory(t *testing.T) {
 
 	// Compacted revisions are lost; audit entries are not.
 	revision := r.revision("/pd/decode/" + x)
-	if _, err := r.cli.Compact(t.Context(), revision); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.cli.Compact(t.Context(), revision)
+	require.NoError(t, err)
 	got := read()
 	same(got, append([]string{all[2]}, all[3:]...))
-	if _, out, _ := r.run("history"); !strings.Contains(out, fmt.Sprintf("since revision %d.", revision)) {
-		t.Errorf("%s", out)
-	}
+	assert.Contains(t, r.ok("history"), fmt.Sprintf("since revision %d.", revision))
 	for _, args := range [][]string{{"history", "decode"}, {"history", "both", x}, {"history", "--limit", "0"}, {"history", "--since", "yesterday"}, {"history", "--since", "-1h"}} {
 		r.want(2, "", args...)
 	}
@@ -107,14 +101,11 @@ func TestHistorySinceWithWrongClocks(t *testing.T) {
 	at := 0
 	for _, want := range []string{"registered: ready decode/" + y, "weight 20", "record changed: down decode/" + x, "late", "unreadable", "registration ended"} {
 		i := strings.Index(out[at:], want)
-		if i < 0 {
-			t.Fatalf("%q is missing, or not in the order of revisions: %s", want, out)
-		}
+		require.True(t, i >= 0, "%q is missing, or not in the order of revisions: %s", want, out)
 		at += i
 	}
-	if strings.Contains(out, "registered: ready decode/"+x) || strings.Count(out, "late") != 1 {
-		t.Errorf("changes before the time: %s", out)
-	}
+	assert.NotContains(t, out, "registered: ready decode/"+x)
+	assert.Equal(t, strings.Count(out, "late"), 1, "changes before the time")
 }
 
 // The history of an instance includes registrations at keys with a non-canonical address.
@@ -123,8 +114,6 @@ func TestHistoryOtherSpelling(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/decode/Node7:8200", `{"v":1,"state":"ready","models":["m"]}`)
 	for _, command := range []string{"history", "get"} {
-		if code, out, errs := r.run(command, "decode/node7:8200"); code != 0 || !strings.Contains(out, "registered: ready  decode/Node7:8200") {
-			t.Errorf("%s: exit %d\n%s%s", command, code, out, errs)
-		}
+		assert.Contains(t, r.ok(command, "decode/node7:8200"), "registered: ready  decode/Node7:8200")
 	}
 }

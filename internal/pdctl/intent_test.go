@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -20,9 +21,8 @@ func TestIntentsOfOtherSpelling(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/decode/Node7:8200", `{"v":1,"state":"ready","models":["m"]}`)
 	r.want(0, "decode/node7:8200: drained\n", "drain", "decode", "Node7:8200")
-	if all := r.listings().Instances; len(all) != 1 || all[0].Intent != instance.Drain {
-		t.Errorf("%+v", all)
-	}
+	all := r.listings().Instances
+	assert.True(t, len(all) == 1 && all[0].Intent == instance.Drain, "%+v", all)
 	r.want(0, "decode/node7:8200: undrained; proxies use it again as it registers\n", "undrain", "decode/node7:8200")
 	r.want(0, "decode/node7:8200: weight 50\n", "weight", "--selector", "role=decode", "50")
 }
@@ -40,18 +40,14 @@ func TestDrainAndCordon(t *testing.T) {
 	intents := func(want ...instance.Intent) {
 		t.Helper()
 		for i, in := range r.listings().Instances {
-			if in.Intent != want[i] {
-				t.Errorf("%s is %q, want %q", in.Address, in.Intent, want[i])
-			}
+			assert.Equal(t, in.Intent, want[i], in.Address)
 		}
 	}
 	r.want(0, "decode/"+x+": drained\ndecode/"+y+": drained\n", "drain", "decode", x, y, "--reason", "disks")
 	intents(instance.Drain, instance.Drain)
 	r.want(0, "decode/"+x+": drained already\n", "drain", "decode", x)
 	errs := r.want(1, "decode/"+x+": failed: not done: decode/"+x+" is drained; undrain lifts that\n", "uncordon", "decode", x)
-	if !strings.Contains(errs, "1 of 1 failed") {
-		t.Errorf("%q", errs)
-	}
+	assert.Contains(t, errs, "1 of 1 failed")
 	r.want(0, "decode/"+x+": cordoned for 1h0m0s; it was drained before\n", "cordon", "decode", x, "--for", "1h")
 	intents(instance.Cordon, instance.Drain)
 	r.want(0, "decode/"+x+": uncordoned; proxies use it again as it registers\n", "uncordon", "decode", x)
@@ -109,9 +105,8 @@ func TestDrainWait(t *testing.T) {
 	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.say("b", revision, "")
-	if code := stop(false); code != 0 || out.has("no proxy uses this etcd") == nil {
-		t.Errorf("exit %d: %s", code, out)
-	}
+	code := stop(false)
+	assert.True(t, code == 0 && out.has("no proxy uses this etcd") != nil, "exit %d: %s", code, out)
 	r.leaves("b")
 
 	// All are free. A proxy that had reported that it is free may vanish.
@@ -122,18 +117,15 @@ func TestDrainWait(t *testing.T) {
 	// One proxy holds requests until the time limit.
 	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
 	errs := r.want(4, "decode/"+x+": drained already\n", "drain", "decode", x, "--wait", "--timeout", "300ms")
-	if !strings.Contains(errs, "proxy b:8000 (b) has in flight: 3 on decode/"+x) || strings.Contains(errs, "a:8000") {
-		t.Errorf("%q", errs)
-	}
+	assert.Contains(t, errs, "proxy b:8000 (b) has in flight: 3 on decode/"+x)
+	assert.NotContains(t, errs, "a:8000")
 	r.want(4, "", "drain", "decode", x, "--wait", "--timeout", "300ms", "-o", "name")
 
 	// The requests end during the wait; a progress line shows that the wait has begun.
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.say("b", revision, "")
-	if code := stop(false); code != 0 {
-		t.Errorf("exit %d: %s", code, out)
-	}
+	assert.Equal(t, stop(false), 0, "exit: %s", out)
 
 	// A proxy that vanishes before its report is named.
 	r.say("b", revision-1, "")
@@ -149,9 +141,7 @@ func TestDrainWait(t *testing.T) {
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.want(0, "decode/"+x+": undrained; proxies use it again as it registers\n", "undrain", "decode", x)
-	if code := stop(false); code != 1 {
-		t.Errorf("exit %d: %s", code, out)
-	}
+	assert.Equal(t, stop(false), 1, "exit: %s", out)
 }
 
 // The wait continues while etcd does not answer. At the time limit, the
@@ -180,9 +170,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 		_, err := r.cli.Put(t.Context(), "/pd/load/b", fmt.Sprintf(`{"v":1,"applied":%d,"load":{}}`, revision))
 		return err
 	})
-	if code := end(false); code != 0 {
-		t.Errorf("exit %d: %s", code, waits)
-	}
+	assert.Equal(t, end(false), 0, "exit: %s", waits)
 
 	// etcd stops after the writes, before the first read.
 	r.written = func(text string) {
@@ -194,9 +182,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, still waiting") })
 	r.written = nil
 	r.etcd.Restart()
-	if code := end(false); code != 0 {
-		t.Errorf("exit %d: %s", code, waits)
-	}
+	assert.Equal(t, end(false), 0, "exit: %s", waits)
 
 	// A drain that was lost with a wiped etcd is not reported as lifted by an operator.
 	r.say("b", 1, "")
@@ -217,9 +203,9 @@ func TestDrainWait_PerInstance(t *testing.T) {
 	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
 	r.put("/pd/prefill/"+x, `{"v":1,"state":"ready","models":["m"]}`)
-	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both", x, "--wait"); errs == "" {
-		t.Error("stderr does not say that pdctl waited for no proxy")
-	}
+	errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both",
+		x, "--wait")
+	assert.True(t, errs != "", "stderr does not say that pdctl waited for no proxy")
 	r.say("b", 1, "")
 	out, stop := r.background("drain", "decode", x, y, "--wait", "--for", "3s")
 	if code := stop(false); code != 1 || out.has("has ended meanwhile: it was lifted or has expired") != nil {
@@ -237,9 +223,8 @@ func (r *rig) leaves(id string) {
 func (r *rig) revision(key string) int64 {
 	r.t.Helper()
 	resp, err := r.cli.Get(r.t.Context(), key)
-	if err != nil || len(resp.Kvs) != 1 {
-		r.t.Fatalf("%s: %v, %v", key, resp, err)
-	}
+	require.NoError(r.t, err, key)
+	require.Len(r.t, resp.Kvs, 1, key)
 	return resp.Kvs[0].ModRevision
 }
 
@@ -255,13 +240,10 @@ func TestWait(t *testing.T) {
 			Revision int64
 		}
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Results) != 1 || got.Results[0].Outcome != "cordoned" {
-		t.Fatalf("%v: %s", err, out)
-	}
+	err := json.Unmarshal([]byte(out), &got)
+	require.True(t, err == nil && len(got.Results) == 1 && got.Results[0].Outcome == "cordoned", "%v: %s", err, out)
 	revision := got.Results[0].Revision
-	if revision != r.revision("/pd/override/decode/"+x) {
-		t.Errorf("revision %d", revision)
-	}
+	assert.Equal(t, revision, r.revision("/pd/override/decode/"+x))
 	at := fmt.Sprint(revision)
 	r.want(0, "revision "+at+": applied by 0 proxies\n", "wait", "--revision", at)
 	r.say("a", revision, "")
@@ -273,9 +255,7 @@ func TestWait(t *testing.T) {
 	r.say("b", revision, "")
 	now := r.revision("/pd/load/b")
 	r.want(0, fmt.Sprintf("revision %d: applied by 2 proxies\n", now), "wait", "--revision", fmt.Sprint(now))
-	if errs := r.want(1, "", "wait", "--revision", fmt.Sprint(now+1000)); !strings.Contains(errs, "there is no revision") {
-		t.Errorf("%q", errs)
-	}
+	assert.Contains(t, r.want(1, "", "wait", "--revision", fmt.Sprint(now+1000)), "there is no revision")
 	// A proxy of an older release does not know limits: it never applies the revision of one, and does not
 	// prove it by that of a later instance. The wait is for the others only, and fails.
 	r.want(0, "limits/default: set\n", "limit", "set", "default", "--rpm", "60")
@@ -297,9 +277,7 @@ func TestWait(t *testing.T) {
 		testkit.Eventually(t, patience, func() error {
 			return waiting.has("not every proxy has applied revision " + at + ": proxy b:8000 (b) is of an older release")
 		})
-		if code := stop(false); code != 1 {
-			t.Errorf("exit %d", code)
-		}
+		assert.Equal(t, stop(false), 1, "exit")
 	}
 	r.want(0, fmt.Sprintf("revision %d: applied by 2 proxies\n", later), "wait", "--revision", fmt.Sprint(later))
 	// The revision of a limit proves that a proxy knows limits, also without a list of what it reads.

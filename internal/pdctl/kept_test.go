@@ -9,7 +9,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRestoreAndForget(t *testing.T) {
@@ -29,9 +31,8 @@ func TestRestoreAndForget(t *testing.T) {
 		{[]string{"forget", "decode", "10.0.0.1:1"}, 0, "0 proxies notified: forget the kept keys"},
 	} {
 		code, out, errs := r.run(c.args...)
-		if code != c.code || !strings.Contains(out+errs, c.want) {
-			t.Errorf("%v: code %d\n%s%s", c.args, code, out, errs)
-		}
+		assert.True(t, code == c.code && strings.Contains(out+errs, c.want),
+			"%v: code %d\n%s%s", c.args, code, out, errs)
 	}
 	l := members.Layout(t)
 	resp, err := r.cli.Get(t.Context(), l.Kept())
@@ -53,12 +54,9 @@ func TestRestoreWithoutRightToReadProxies(t *testing.T) {
 	})
 	for _, verb := range []string{"restore", "forget"} {
 		args := []string{verb, "--all", "--etcd-password-file", password, "--etcd-username"}
-		if errs := r.want(1, "", append(args, "part")...); !strings.Contains(errs, "list the proxies: ") {
-			t.Error(errs)
-		}
-		if out := r.ok("history", "-o", "json", "--etcd-password-file", password, "--etcd-username", "root"); strings.Contains(out, verb) {
-			t.Errorf("written: %s", out)
-		}
+		assert.Contains(t, r.want(1, "", append(args, "part")...), "list the proxies: ")
+		out := r.ok("history", "-o", "json", "--etcd-password-file", password, "--etcd-username", "root")
+		assert.False(t, strings.Contains(out, verb), "written: %s", out)
 	}
 }
 
@@ -104,9 +102,7 @@ func TestKeptByProxies(t *testing.T) {
 			t.Errorf("%v: exit %d, want %q\n%s%s", c.args, code, want, text, errs)
 		}
 	}
-	if code, text, errs := r.run("model", "rm", "chat"); code != 1 || !strings.Contains(text, "pdctl restore --all or pdctl forget --all") {
-		t.Errorf("exit %d\n%s%s", code, text, errs)
-	}
+	assert.Contains(t, r.exits(1, "model", "rm", "chat").out, "pdctl restore --all or pdctl forget --all")
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "intents: {decode/"+agent+": {weight: 60}}\n")
 	if code, text, errs := r.run("apply", "-f", path); code != 1 || !strings.Contains(text+errs, "pdctl restore decode/"+agent) {
@@ -126,21 +122,15 @@ func TestKeptByProxies(t *testing.T) {
 func TestRemoveByForce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	if code, out, errs := r.run("remove", "prefill", "10.0.0.1:8100"); code != 1 || !strings.Contains(out, "no such instance") {
-		t.Fatalf("code %d: %s%s", code, out, errs)
-	}
+	assert.Contains(t, r.exits(1, "remove", "prefill", "10.0.0.1:8100").out, "no such instance")
 	for range 2 { // a repeated removal is harmless
-		if code, out, errs := r.run("remove", "--force", "prefill", "10.0.0.1:8100", "--reason", "orphan"); code != 0 || !strings.Contains(out, "forbidden") {
-			t.Fatalf("code %d: %s%s", code, out, errs)
-		}
+		assert.Contains(t, r.ok("remove", "--force", "prefill", "10.0.0.1:8100", "--reason", "orphan"), "forbidden")
 	}
 	l := members.Layout(t)
 	store := store.New(r.cli, l, "test")
 	log, err := store.Reader.AuditLog(t.Context(), 0)
-	if err != nil || len(log) != 1 || log[0].What != "remove" || log[0].Why != "orphan" {
-		t.Fatalf("%+v, %v", log, err)
-	}
-	if code, _, errs := r.run("remove", "--force", "prefill", "10.0.0.1"); code != 2 {
-		t.Fatalf("code %d: %s", code, errs)
-	}
+	require.True(t, err == nil && len(log) == 1 && log[0].What == "remove" && log[0].Why == "orphan",
+		"%+v, %v", log, err)
+	code, _, errs := r.run("remove", "--force", "prefill", "10.0.0.1")
+	require.Equal(t, code, 2, "code: %s", errs)
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
-	"fmt"
 	"io"
 	"log"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -24,19 +24,17 @@ func TestLimit(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.want(0, "No limits. Set one with: pdctl limit set KEY --rpm N\n", "limit", "list")
-	if code, out, errs := r.run("limit", "set", "team-a", "--rpm", "600", "--dry-run"); code != 0 || !strings.Contains(out, `put     /pd/limits/team-a {"v":1,"rpm":600}`) {
-		t.Errorf("%d %s %s", code, out, errs)
-	}
+	assert.Contains(t, r.ok("limit", "set", "team-a", "--rpm", "600", "--dry-run"),
+		`put     /pd/limits/team-a {"v":1,"rpm":600}`)
 	r.want(0, "limits/team-a: set\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5", "--reason", "trial")
 	r.want(0, "limits/team-a: unchanged\n", "limit", "set", "team-a", "--rpm", "600", "--concurrent", "5")
 	r.want(0, "limits/b: set\n", "limit", "set", "b", "--uncached-tpm", "7", "--reason", "0")
 	r.put("/pd/limits/c", `{"v":2}`)
-	_, out, _ := r.run("limit", "list")
-	require.Contains(t, out, "team-a  600                                       5", "version 2")
+	require.Contains(t, r.ok("limit", "list"), "team-a  600                                       5", "version 2")
 	if code, out, errs := r.run("doctor", "--agents=false"); code != 5 || !strings.Contains(out, "limits/c: its limits in etcd are invalid") || !strings.Contains(out, "pdctl limit rm c ") || !strings.Contains(errs, "1 error, 0 warnings") {
 		t.Errorf("%d %s %s", code, out, errs)
 	}
-	_, out, _ = r.run("limit", "list", "-o", "json")
+	_, out, _ := r.run("limit", "list", "-o", "json")
 	var list struct {
 		Limits []struct {
 			Key      string
@@ -48,18 +46,15 @@ func TestLimit(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	_, out, _ = r.run("limit", "rm", "team-a", "-o", "json")
-	if !strings.Contains(out, `"outcome": "removed"`) {
-		t.Error(out)
-	}
+	assert.Contains(t, out, `"outcome": "removed"`)
 	r.want(1, "limits/team-a: failed: it has no limits; see pdctl limit list\n", "limit", "rm", "team-a")
 	r.put("/pd/limits/c", `{"v":1,"rpm":"x"}`)
 	require.Contains(t, r.ok("limit", "list"), "invalid limits: rpm: string in place of a whole number")
 	for _, tc := range []struct{ args, want string }{
 		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "rpm: -1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
 	} {
-		if errs := r.want(2, "", append([]string{"limit"}, strings.Fields(tc.args)...)...); !strings.Contains(errs, tc.want) {
-			t.Errorf("%s: %s", tc.args, errs)
-		}
+		errs := r.want(2, "", append([]string{"limit"}, strings.Fields(tc.args)...)...)
+		assert.True(t, strings.Contains(errs, tc.want), "%s: %s", tc.args, errs)
 	}
 }
 
@@ -71,9 +66,8 @@ func TestUsage(t *testing.T) {
 	proxy := func(status int, answer string) string {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			asked.Add(1)
-			if q.URL.Path != "/usage" || q.Header.Get("X-Api-Key") != "k" || q.Method != http.MethodGet {
-				t.Errorf("%s %s %v", q.Method, q.URL, q.Header)
-			}
+			assert.True(t, q.URL.Path == "/usage" && q.Header.Get("X-Api-Key") == "k" && q.Method == http.MethodGet,
+				"%s %s %v", q.Method, q.URL, q.Header)
 			w.WriteHeader(status)
 			_, _ = w.Write([]byte(answer))
 		}))
@@ -84,9 +78,8 @@ func TestUsage(t *testing.T) {
 	two := proxy(200, `{"proxy":"q","keys":[{"key":"a","hour":{"requests":4,"input_tokens":2,"refused":1}},{"key":"b","hour":{"requests":1}}]}`)
 	broken := proxy(403, `{"detail":"Forbidden"}`)
 	code, out, errs := r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", two, "--proxy", one)
-	if rows := strings.Join(strings.Fields(out), " "); code != 0 || !strings.Contains(rows, "a 7 2 42 10 5 2 b 1 0 0 0 0 0") {
-		t.Errorf("%d %s %s", code, out, errs)
-	}
+	rows := strings.Join(strings.Fields(out), " ")
+	assert.True(t, code == 0 && strings.Contains(rows, "a 7 2 42 10 5 2 b 1 0 0 0 0 0"), "%d %s %s", code, out, errs)
 	code, out, errs = r.run("usage", "--admin-key", "k", "--proxy", one, "--proxy", broken, "-o", "json")
 	if code != 1 || !strings.Contains(out, `"requests": 3`) || !strings.Contains(errs, "1 of 2 proxies did not answer") || !strings.Contains(errs, broken+": the proxy answered 403: Forbidden") {
 		t.Errorf("%d %s %s", code, out, errs)
@@ -97,22 +90,15 @@ func TestUsage(t *testing.T) {
 	}
 	before := asked.Load()
 	twice, stop := r.background("usage", "--admin-key", "k", "--proxy", one, "--proxy", one, "--watch")
-	testkit.Eventually(t, patience, func() error {
-		if n := asked.Load() - before; n < 3 {
-			return fmt.Errorf("asked %d times", n)
-		}
-		return nil
-	})
-	if stop(true); twice.has("did not answer") == nil {
-		t.Errorf("a proxy that is named twice: %s", twice)
-	}
+	testkit.Until(t, patience, func() int64 { return asked.Load() - before }, func(n int64) bool { return n >= 3 })
+	stop(true)
+	assert.Error(t, twice.has("did not answer"), "a proxy that is named twice: %s", twice)
 	// A proxy registered in etcd is queried at its admin URL.
 	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"[::]:8000","admin_url":"`+one+`"}`)
 	r.put("/pd/proxies/q", `{"v":1,"id":"q","address":"`+strings.TrimPrefix(two, "http://")+`"}`) // of an older release
 	code, out, errs = r.run("usage", "--admin-key", "k", "-o", "json")
-	if code != 0 || !strings.Contains(out, `"requests": 7`) || !strings.Contains(out, `"proxies": 2`) {
-		t.Errorf("%d %s %s", code, out, errs)
-	}
+	assert.True(t, code == 0 && strings.Contains(out, `"requests": 7`) && strings.Contains(out, `"proxies": 2`),
+		"%d %s %s", code, out, errs)
 	for _, address := range []string{"[::]:8000", "0.0.0.0:8000", ":8000", ""} {
 		r.put("/pd/proxies/r", `{"v":1,"id":"r","address":"`+address+`"}`)
 		if errs := r.want(1, "", "usage", "--admin-key", "k"); !strings.Contains(errs, `proxy r has no admin URL in etcd, and its address "`+address+`" names no host: name it by --proxy URL`) {
@@ -126,9 +112,8 @@ func TestUsage(t *testing.T) {
 	r.put("/pd/proxies/q", `{"v":1,"id":"q","address":"`+strings.TrimPrefix(two, "http://")+`"}`)
 	testkit.Eventually(t, patience, func() error { return again.has(`"proxies": 2`) })
 	stop(true)
-	if _, _, errs := r.run("usage"); !strings.Contains(errs, "ADMIN_API_KEY") {
-		t.Error(errs)
-	}
+	_, _, errs = r.run("usage")
+	assert.Contains(t, errs, "ADMIN_API_KEY")
 }
 
 // An address without a host is not dialled: another proxy may answer there.
@@ -173,17 +158,14 @@ func TestProxyRequiresACertificate(t *testing.T) {
 		{[]string{"--proxy-ca", cert, "--proxy-cert", cert, "--proxy-key", private}, 0, ""},
 	} {
 		code, _, errs := execute(t.Context(), nil, append([]string{"list", "--proxy", server.URL}, tc.flags...)...)
-		if code != tc.code || !strings.HasPrefix(errs, tc.says) {
-			t.Errorf("%v: %d %s", tc.flags, code, errs)
-		}
+		assert.Equal(t, code, tc.code, "%v: %s", tc.flags, errs)
+		assert.True(t, strings.HasPrefix(errs, tc.says), "%v: %s", tc.flags, errs)
 	}
 	r := newRig(t)
 	r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"10.0.0.9:8000","admin_url":"`+server.URL+`"}`)
 	top := []string{"top", "--once", "-o", "json", "--proxy-ca", cert, "--proxy-cert", cert}
 	r.want(2, "", top...)
-	if code, out, errs := r.run(append(top, "--proxy-key", private)...); code != 0 || !strings.Contains(out, `"source": "metrics"`) {
-		t.Errorf("top: %d %s %s", code, out, errs)
-	}
+	assert.Contains(t, r.ok(append(top, "--proxy-key", private)...), `"source": "metrics"`)
 }
 
 // A TLS error of a proxy connection names the reason and the flag.
@@ -211,13 +193,11 @@ func TestProxyRefusedByTLS(t *testing.T) {
 	} {
 		flags := append([]string{"--proxy-ca", tc.ca}, tc.cert...)
 		code, _, errs := execute(t.Context(), nil, append([]string{"list", "--proxy", tc.url}, flags...)...)
-		if code != 1 || !strings.Contains(errs, tc.says) || !strings.Contains(errs, tc.cure) {
-			t.Errorf("%s: %d %s", tc.says, code, errs)
-		}
+		assert.True(t, code == 1 && strings.Contains(errs, tc.says) && strings.Contains(errs, tc.cure),
+			"%s: %d %s", tc.says, code, errs)
 		r := newRig(t)
 		r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"10.0.0.9:8000","admin_url":"`+tc.url+`"}`)
-		if _, out, _ := r.run(append([]string{"top", "--once"}, flags...)...); !strings.Contains(out, tc.cure) {
-			t.Errorf("%s: %s", tc.says, out)
-		}
+		_, out, _ := r.run(append([]string{"top", "--once"}, flags...)...)
+		assert.True(t, strings.Contains(out, tc.cure), "%s: %s", tc.says, out)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Model routes are set, listed with the instances that their targets
@@ -21,9 +22,8 @@ func TestModel(t *testing.T) {
 	r.put("/pd/decode/10.0.0.1:8200", `{"v":1,"state":"ready","models":["qwen"],"labels":{"tier":"stable"}}`)
 	r.put("/pd/prefill/10.0.0.2:8100", `{"v":1,"state":"ready","models":["qwen","org/new"],"labels":{"tier":"stable"}}`)
 	r.want(0, "No model routes. Add one with: pdctl model route NAME=MODEL\n", "model", "ls")
-	if errs := r.want(0, "models/org/chat: set\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial"); !strings.Contains(errs, "no instance of target old:8b") {
-		t.Errorf("stderr %q", errs)
-	}
+	errs := r.want(0, "models/org/chat: set\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial")
+	assert.True(t, strings.Contains(errs, "no instance of target old:8b"), "stderr %q", errs)
 	r.want(0, "models/org/chat: unchanged\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial")
 	r.want(0, "models/qwen: set for 1h0m0s\n", "model", "route", "qwen=90:qwen{tier in (stable,x)},10:qwen{tier=canary},0:org/new", "--sticky", "key", "--for", "1h")
 	r.want(1, "", "model", "route", "org/new=old")
@@ -79,9 +79,7 @@ qwen      org/new                        0  -         -            1       0  ke
 		r.want(2, "", "model", "route", bad)
 	}
 	r.want(2, "", "model", "route", "chat=new", "--sticky", "user")
-	if code, out, _ := r.run("model", "rm", "qwen", "--dry-run"); code != 0 || !strings.Contains(out, "delete  /pd/models/qwen") {
-		t.Errorf("%d %s", code, out)
-	}
+	assert.Contains(t, r.ok("model", "rm", "qwen", "--dry-run"), "delete  /pd/models/qwen")
 	r.want(1, "models/qwen: removed\nmodels/none: failed: there is no such model route; see pdctl model ls\n", "model", "rm", "qwen", "none")
 }
 

@@ -9,6 +9,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -62,14 +63,11 @@ func TestMooncakeKeys_Untouched(t *testing.T) {
 		{"add", "decode", at, "--no-verify"}, {"cordon", "decode", at}, {"uncordon", "decode", at}, {"drain", "decode", at}, {"undrain", "decode", at},
 		{"weight", "decode", at, "7"}, {"list"}, {"status"}, {"get", "decode/" + at}, {"history"}, {"export"}, {"mooncake", "segments"}, {"remove", "decode", at}, {"allow", "decode", at},
 	} {
-		if code, out, errs := r.run(args...); code != 0 {
-			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
-		}
+		r.ok(args...)
 	}
 	r.run("doctor", "--agents=false", "--probe", "--timeout", "200ms")
 	r.run("restore", "decode", at)
 	r.run("forget", "decode", at)
-	if d := cmp.Diff(before, theirs()); d != "" || len(before) != 4 {
-		t.Error(d)
-	}
+	d := cmp.Diff(before, theirs())
+	assert.True(t, d == "" && len(before) == 4, d)
 }

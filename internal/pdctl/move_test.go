@@ -10,6 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -32,9 +33,8 @@ func (r *rig) export() (path, notes string) {
 	r.t.Helper()
 	code, out, errs := r.run("export")
 	path = filepath.Join(r.t.TempDir(), "fleet.yaml")
-	if err := os.WriteFile(path, []byte(out), 0o600); err != nil || code != 0 {
-		r.t.Fatalf("export: exit %d: %s, %v", code, errs, err)
-	}
+	err := os.WriteFile(path, []byte(out), 0o600)
+	require.True(r.t, err == nil && code == 0, "export: exit %d: %s, %v", code, errs, err)
 	return path, errs
 }
 
@@ -55,9 +55,7 @@ func TestExport_CopiesFleet(t *testing.T) {
 	}
 	want := old.raw("/pd/")
 	for _, key := range []string{"/pd/pending/decode/127.0.0.1:1", "/pd/override/prefill/10.0.0.1:8100"} {
-		if want[key] == "" {
-			t.Fatalf("%s is not in %v", key, want)
-		}
+		require.NotEqual(t, want[key], "", "%s is not in %v", key, want)
 		delete(want, key)
 	}
 	old.put("/pd/prefill/no-port", "")
@@ -70,17 +68,13 @@ func TestExport_CopiesFleet(t *testing.T) {
 	old.leased("/pd/decode/10.0.0.7:8200", `{"v":1,"id":"X"}`)
 
 	path, notes := old.export()
-	if strings.Contains(notes, "10.0.0.5:8100") {
-		t.Errorf("a role that a proxy chose is named:\n%s", notes)
-	}
+	assert.NotContains(t, notes, "10.0.0.5:8100")
 	require.Contains(t, notes, "override/prefill/10.0.0.4:8100: left out: it keeps an engine in one role; set it again: pdctl role decode 10.0.0.4:8100\n", "pdctl role decode 10.0.0.9:8100; pdctl weight prefill 10.0.0.9:8100 20\n", "override/decode/10.0.0.6:8100: left out: it has a time limit\n", "decode/127.0.0.1:1: left out: it waits", "override/prefill/10.0.0.1:8100: left out: it has a time limit", "prefill/no-port: left out: ", "prefill/10.0.0.8:8100: left out: ")
-	if fresh.ok("apply", "--dry-run", "-f", path); len(fresh.raw("/")) != 0 {
-		t.Fatalf("the dry run wrote %v", fresh.raw("/"))
-	}
+	fresh.ok("apply", "--dry-run", "-f", path)
+	require.Len(t, fresh.raw("/"), 0, "the dry run wrote")
 	fresh.ok("apply", "-f", path)
-	if got := fresh.raw("/pd/"); !maps.Equal(got, want) {
-		t.Errorf("copied\n%v, want\n%v", got, want)
-	}
+	got := fresh.raw("/pd/")
+	assert.True(t, maps.Equal(got, want), "copied\n%v, want\n%v", got, want)
 	fresh.want(0, "nothing to change\n", "apply", "-f", path)
 
 	// Nothing is read or written if a newer program or another program owns the keys.
@@ -88,12 +82,8 @@ func TestExport_CopiesFleet(t *testing.T) {
 		r := newRig(t)
 		r.put("/pd/meta/schema", schema)
 		for _, args := range [][]string{{"apply", "-f", path}, {"apply", "--dry-run", "-f", path}, {"export"}} {
-			if code, _, errs := r.run(args...); code != 1 || !strings.Contains(errs, want) {
-				t.Errorf("%v with schema %s: exit %d: %s", args, schema, code, errs)
-			}
+			assert.Contains(t, r.exits(1, args...).errs, want)
 		}
-		if got := fmt.Sprint(r.raw("/")); got != fmt.Sprintf("map[/pd/meta/schema:%s]", schema) {
-			t.Errorf("there is %s", got)
-		}
+		assert.Equal(t, fmt.Sprint(r.raw("/")), fmt.Sprintf("map[/pd/meta/schema:%s]", schema), "there")
 	}
 }

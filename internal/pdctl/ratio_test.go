@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The advice is below the table, once for a model without measurements.
@@ -28,9 +29,7 @@ func TestRatio(t *testing.T) {
 	}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		raw, err := json.Marshal(map[string]any{"roles": roles})
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		fmt.Fprintf(w, "%s", raw)
 	}))
 	defer srv.Close()
@@ -60,7 +59,6 @@ d: decode needs 1 instance and has 0.5: REASON. Start more engines, or move one 
 e: no advice yet: REASON. Send streamed requests with answers of 8 tokens or more
 e: no advice yet for decode: REASON. Start more engines, or move one that has both roles: pdctl role decode HOST:PORT
 `
-	if code != 0 || strings.TrimSpace(out) != strings.TrimSpace(want) {
-		t.Errorf("exit %d\n%s%s\nwant\n%s", code, out, errs, want)
-	}
+	assert.Equal(t, code, 0, "exit\n%s\nwant", errs)
+	assert.Equal(t, strings.TrimSpace(out), strings.TrimSpace(want), "exit\n%s\nwant", errs)
 }

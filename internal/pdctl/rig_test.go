@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -70,24 +71,29 @@ func execute(ctx context.Context, env map[string]string, args ...string) (code i
 	return code, out.String(), errs.String()
 }
 
-// want runs a command line and compares code and output.
+// exits runs a command line and compares its exit code.
+func (r *rig) exits(code int, args ...string) (printed struct{ out, errs string }) {
+	r.t.Helper()
+	var got int
+	got, printed.out, printed.errs = r.run(args...)
+	assert.Equal(r.t, got, code, "pdctl %s: %+v", strings.Join(args, " "), printed)
+	return printed
+}
+
+// want runs a command line and compares its exit code and output.
 func (r *rig) want(code int, stdout string, args ...string) string {
 	r.t.Helper()
-	got, out, errs := r.run(args...)
-	if got != code {
-		r.t.Errorf("pdctl %s: exit %d, want %d\n%s%s", strings.Join(args, " "), got, code, out, errs)
-	}
-	if d := cmp.Diff(stdout, out); d != "" {
+	printed := r.exits(code, args...)
+	if d := cmp.Diff(stdout, printed.out); d != "" {
 		r.t.Errorf("pdctl %s (-want +got)\n%s", strings.Join(args, " "), d)
 	}
-	return errs
+	return printed.errs
 }
 
 func (r *rig) put(key, value string) {
 	r.t.Helper()
-	if _, err := r.cli.Put(r.t.Context(), key, value); err != nil {
-		r.t.Fatal(err)
-	}
+	_, err := r.cli.Put(r.t.Context(), key, value)
+	require.NoError(r.t, err)
 }
 
 // enableAuth creates the users root, and part with rights, and returns the file with their password.
@@ -119,9 +125,7 @@ func (r *rig) listings() (out struct {
 }) {
 	r.t.Helper()
 	_, text, errs := r.run("list", "-o", "json")
-	if err := json.Unmarshal([]byte(text), &out); err != nil {
-		r.t.Fatalf("%v\n%s%s", err, text, errs)
-	}
+	require.NoError(r.t, json.Unmarshal([]byte(text), &out), "%s%s", text, errs)
 	return out
 }
 

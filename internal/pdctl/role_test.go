@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestRole(t *testing.T) {
@@ -21,12 +22,9 @@ func TestRole(t *testing.T) {
 	if in[0].Status != "decode-only" || in[0].OnlyRole != instance.Decode || in[0].Intent != instance.Drain || !strings.HasSuffix(in[0].Reason, "night") {
 		t.Errorf("listed: %+v", in[0])
 	}
-	if _, out, _ := r.run("list", "--selector", "state=decode-only"); !strings.Contains(out, x) || strings.Contains(out, y) {
-		t.Errorf("list:\n%s", out)
-	}
-	if _, out, _ := r.run("history", "prefill", x); !strings.Contains(out, "role decode for 2h0m0s") || !strings.Contains(out, "night") {
-		t.Errorf("history:\n%s", out)
-	}
+	_, out, _ := r.run("list", "--selector", "state=decode-only")
+	assert.True(t, strings.Contains(out, x) && !strings.Contains(out, y), "list:\n%s", out)
+	assert.Contains(t, r.ok("history", "prefill", x), "role decode for 2h0m0s", "night")
 	r.want(1, "decode/"+y+": failed: not done: no other usable prefill instance serves m\n", "role", "decode", y)
 	r.want(0, "both/"+x+": in both roles\n", "role", "both", x)
 	r.want(0, "both/"+x+": in both roles already\n", "role", "both", x)
@@ -56,9 +54,8 @@ func TestRole(t *testing.T) {
 
 	// --wait uses the proof of drains, and names a proxy that cannot prove it.
 	r.put("/pd/proxies/old", `{"v":1,"id":"old","address":"old:8000"}`)
-	if errs := r.want(4, "decode/"+x+": decode only\n", "role", "decode", x, "--wait", "--timeout", "300ms"); !strings.Contains(errs, "proxy old:8000 (old)") {
-		t.Errorf("%q", errs)
-	}
+	errs := r.want(4, "decode/"+x+": decode only\n", "role", "decode", x, "--wait", "--timeout", "300ms")
+	assert.True(t, strings.Contains(errs, "proxy old:8000 (old)"), "%q", errs)
 	r.say("old", r.revision("/pd/override/prefill/"+x), "")
 	r.want(0, "decode/"+x+": decode only already\nprefill/"+x+": idle: no proxy has requests in flight there\n", "role", "decode", x, "--wait", "--timeout", "60s")
 	for _, args := range [][]string{

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,13 +47,10 @@ func TestSettingsFile(t *testing.T) {
 			// With or without a command, nothing is done.
 			for _, args := range [][]string{{"--print-config"}, {"remove", "prefill", "10.0.0.7:1", "--print-config"}} {
 				code, out, errs := execute(t.Context(), env, append(args, tc.args...)...)
-				if code != 0 || errs != "" {
-					t.Fatalf("exit %d: %s", code, errs)
-				}
+				require.Equal(t, code, 0)
+				require.Equal(t, errs, "")
 				require.Contains(t, out, tc.want...)
-				if strings.Contains(out, "secret") {
-					t.Errorf("a secret is shown\n%s", out)
-				}
+				assert.NotContains(t, out, "secret")
 			}
 		})
 	}
@@ -67,20 +65,17 @@ func TestSettingsFileRefuses(t *testing.T) {
 		"timeout: 0\n":         "pdctl.yaml): 0s: must be more than zero",
 	} {
 		code, _, errs := execute(t.Context(), nil, "list", "--config", settingsFile(t, t.TempDir(), text))
-		if code != 2 || !strings.Contains(errs, want) {
-			t.Errorf("%q: exit %d, %q is not in %q", text, code, want, errs)
-		}
+		assert.True(t, code == 2 && strings.Contains(errs, want),
+			"%q: exit %d, %q is not in %q", text, code, want, errs)
 	}
-	if code, _, errs := execute(t.Context(), nil, "list", "--etcd_prefix=/x"); code != 2 || !strings.Contains(errs, "did you mean --etcd-prefix?") {
-		t.Errorf("exit %d, %q", code, errs)
-	}
+	code, _, errs := execute(t.Context(), nil, "list", "--etcd_prefix=/x")
+	assert.True(t, code == 2 && strings.Contains(errs, "did you mean --etcd-prefix?"), "exit %d, %q", code, errs)
 }
 
 // drain has a separate --timeout, which is not a setting.
 func TestTimeoutOfDrain(t *testing.T) {
 	t.Parallel()
 	code, out, errs := execute(t.Context(), map[string]string{"PD_TIMEOUT": "5s"}, "drain", "prefill", "10.0.0.7:1", "--wait", "--timeout=9m", "--print-config")
-	if code != 0 || !strings.Contains(out, "timeout: 5s # environment PD_TIMEOUT") {
-		t.Errorf("exit %d: %s%s", code, out, errs)
-	}
+	assert.True(t, code == 0 && strings.Contains(out, "timeout: 5s # environment PD_TIMEOUT"),
+		"exit %d: %s%s", code, out, errs)
 }

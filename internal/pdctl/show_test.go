@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -26,22 +26,14 @@ func TestGet(t *testing.T) {
 	require.NoError(t, err)
 	members.Put(t, r.cli, "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID))
 	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
-	code, out, errs := r.run("get", "prefill/10.0.0.7:8100")
-	if code != 0 {
-		t.Fatal(errs)
-	}
-	require.Contains(t, out,
+	require.Contains(t, r.ok("get", "prefill/10.0.0.7:8100"),
 		"record\n  key       /pd/prefill/10.0.0.7:8100\n  value     {\"v\":1,\"x\":\"\\u001b[2J\"}\n",
 		fmt.Sprintf("lease     %x, ", lease.ID), " of 60 s left\n",
 		"\noverride\n  key       /pd/override/prefill/10.0.0.7:8100\n", "  lease     none\n", "written 1 times",
 	)
 	r.put("/pd/decode/10.0.0.7:8100", "")
-	if _, out, _ := r.run("get", "decode/10.0.0.7:8100"); !strings.Contains(out, "(empty: a registration without a record)") || !strings.Contains(out, "none (static)") {
-		t.Errorf("bare:\n%s", out)
-	}
-	if errs := r.want(1, "", "get", "decode/10.0.0.9:1"); !strings.Contains(errs, "etcd has nothing about decode/10.0.0.9:1 below /pd/") {
-		t.Errorf("stderr %q", errs)
-	}
+	assert.Contains(t, r.ok("get", "decode/10.0.0.7:8100"), "(empty: a registration without a record)", "none (static)")
+	assert.Contains(t, r.want(1, "", "get", "decode/10.0.0.9:1"), "etcd has nothing about decode/10.0.0.9:1 below /pd/")
 }
 
 // A key with a non-canonical address belongs to the instance that list shows.
@@ -67,15 +59,12 @@ func TestGet_ShowsViewsAndHistory(t *testing.T) {
 	r.put("/pd/proxies/p1", `{"v":1,"applied":9,"address":"10.0.0.1:8000","unverified":{"decode/10.0.0.8:8200":"no answer yet: \u001b[2J"}}`)
 	r.put("/pd/load/p1", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}}}`)
 	r.put("/pd/proxies/p2", `{"v":1,"applied":9,"address":"10.0.0.2:8000","unverified":{}}`)
-	if code, _, errs := r.run("drain", "decode", "10.0.0.8:8200", "--reason", "new disks"); code != 0 {
-		t.Fatal(errs)
-	}
+	code, _, errs := r.run("drain", "decode", "10.0.0.8:8200", "--reason", "new disks")
+	require.Equal(t, code, 0, errs)
 	code, out, errs := r.run("get", "decode", "10.0.0.8:8200")
 	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -           unverified  no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -           -           -\n",
 		"state     draining (unverified)\nreason    10.0.0.1:8000: no answer yet: \\u001b[2J (verified by 1 of 2 proxies); drain by ", "registered", "new disks"} {
-		if code != 0 || !strings.Contains(out, want) {
-			t.Errorf("exit %d, %q is not in\n%s%s", code, want, out, errs)
-		}
+		assert.True(t, code == 0 && strings.Contains(out, want), "exit %d, %q is not in\n%s%s", code, want, out, errs)
 	}
 	_, out, _ = r.run("get", "decode", "10.0.0.8:8200", "-o", "json")
 	var got struct {
@@ -94,8 +83,7 @@ func TestList_ReasonForDown(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:1", `{"models":["m"],"state":"down","cause":"slow"}`)
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down","cause":"\u001b[2J"}`)
-	_, table, _ := r.run("list")
-	require.Contains(t, table, "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `)
+	require.Contains(t, r.ok("list"), "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `)
 	if got := r.listings().Instances; got[0].State != instance.Down || got[0].Cause != instance.CauseSlow {
 		t.Errorf("%+v", got)
 	}
@@ -104,22 +92,18 @@ func TestList_ReasonForDown(t *testing.T) {
 	r.leased("/pd/decode/10.0.0.5:1", `{"models":["m"],"state":"draining"}`)
 	r.leased("/pd/prefill/10.0.0.6:1", `{"models":["m"],"connector":"mooncake","state":"starting","cause":"no engine ids","ports":{"bootstrap":[9001]}}`)
 	r.ok("cordon", "decode/10.0.0.4:1", "--reason", "disks", "--for", "1h")
-	_, table, _ = r.run("list")
+	_, table, _ := r.run("list")
 	const bootstrap = "its bootstrap server 10.0.0.6:9001 does not return engine ids"
-	_, get, _ := r.run("get", "prefill/10.0.0.6:1")
-	require.Contains(t, get, "starting (no engine ids)", bootstrap)
+	require.Contains(t, r.ok("get", "prefill/10.0.0.6:1"), "starting (no engine ids)", bootstrap)
 	got := r.listings().Instances
 	for i, want := range []string{bootstrap, "no agent updates it", "no agent updates it", "its engine fails the probes", "cordon by ", "its agent drains it"} {
-		if !strings.HasPrefix(got[i].Reason, want) || !strings.Contains(table, "  "+want) {
-			t.Errorf("%q is not the reason of %+v, or not in\n%s", want, got[i], table)
-		}
+		assert.True(t, strings.HasPrefix(got[i].Reason, want) && strings.Contains(table, "  "+want),
+			"%q is not the reason of %+v, or not in\n%s", want, got[i], table)
 	}
-	if !strings.Contains(table, "down (connection refused)") || !regexp.MustCompile(`disks; ends in (59|60)m`).MatchString(table) {
-		t.Errorf("%s", table)
-	}
-	if left := time.Until(*got[4].Ends); left < 30*time.Minute || left > time.Hour+time.Second {
-		t.Errorf("the cordon ends in %s", left)
-	}
+	assert.Contains(t, table, "down (connection refused)")
+	assert.True(t, regexp.MustCompile(`disks; ends in (59|60)m`).MatchString(table))
+	left := time.Until(*got[4].Ends)
+	assert.True(t, left >= 30*time.Minute && left <= time.Hour+time.Second, "the cordon ends in %s", left)
 }
 
 // Facts that are not in an instance's record come from the proxies.
@@ -151,9 +135,8 @@ func TestList_ProxyFindings(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := bare(t, tc.presences...); got.View != tc.view || got.Reason != tc.reason {
-				t.Errorf("view %q, reason %q", got.View, got.Reason)
-			}
+			got := bare(t, tc.presences...)
+			assert.True(t, got.View == tc.view && got.Reason == tc.reason, "view %q, reason %q", got.View, got.Reason)
 		})
 	}
 }
@@ -199,18 +182,15 @@ func TestList_ProxyViews(t *testing.T) {
 			if got.Status != tc.status || got.Reason != tc.reason || strings.Join(got.Models, ",") != tc.models {
 				t.Errorf("status %q, reason %q, models %q", got.Status, got.Reason, got.Models)
 			}
-			if tc.name == "by curl" && (got.Version != "0.12.0" || got.DefaultConnector != "nixl") {
-				t.Errorf("version %q, connector %q", got.Version, got.DefaultConnector)
-			}
+			assert.False(t, tc.name == "by curl" && (got.Version != "0.12.0" || got.DefaultConnector != "nixl"),
+				"version %q, connector %q", got.Version, got.DefaultConnector)
 			if _, out, _ := r.run("list", "--selector", "state="+tc.status); !strings.Contains(out, "decode  10.0.0.1:1  "+tc.status+" ") || strings.Contains(out, "\x1b") {
 				t.Errorf("list:\n%s", out)
 			}
 			if _, out, _ := r.run("get", key); !strings.HasPrefix(out, "state     "+tc.status) || !strings.Contains(out, tc.reason) {
 				t.Errorf("get:\n%s", out)
 			}
-			if _, out, _ := r.run("status"); !strings.Contains(out, "  1 "+tc.status+"\n") {
-				t.Errorf("status:\n%s", out)
-			}
+			assert.Contains(t, r.ok("status"), "  1 "+tc.status+"\n")
 		})
 	}
 }
@@ -233,10 +213,7 @@ func TestStatus_ServesNothing(t *testing.T) {
 			if code != 1 || !strings.Contains(out, "\nerror (a:1): "+sentence+"\n") || strings.Count(out, sentence) != 1 || !strings.Contains(errs, "nothing is served by 1 of 1 proxies") {
 				t.Errorf("status: exit %d\n%s%s", code, out, errs)
 			}
-			f := finds(t, r.examined(5), "serving", "fleet", sentence, "pdctl list")
-			if f.Severity != doctor.Error {
-				t.Errorf("severity %s", f.Severity)
-			}
+			assert.Equal(t, finds(t, r.examined(5), "serving", "fleet", sentence, "pdctl list").Severity, doctor.Error)
 		})
 	}
 }
@@ -255,16 +232,11 @@ func TestList_WarnsOfNIXLAsPlain(t *testing.T) {
 		}
 		return out
 	}
-	if got := warned(); len(got) != 0 {
-		t.Errorf("no record names a connector, warned of %v", got)
-	}
+	assert.Len(t, warned(), 0, "no record names a connector, warned of")
 	r.put("/pd/proxies/p1", `{"connector":"plain"}`)
-	if d := cmp.Diff([]string{"10.0.0.1:1"}, warned()); d != "" {
-		t.Error(d)
-	}
-	if _, table, _ := r.run("list"); strings.Count(table, "set --connector nixl") != 1 {
-		t.Errorf("list\n%s", table)
-	}
+	assert.NoDiff(t, []string{"10.0.0.1:1"}, warned())
+	_, table, _ := r.run("list")
+	assert.Equal(t, strings.Count(table, "set --connector nixl"), 1, "list\n%s", table)
 }
 
 func TestHostileEntries_Escaped(t *testing.T) {
@@ -283,40 +255,27 @@ func TestHostileEntries_Escaped(t *testing.T) {
 		{"get", "prefill/10.0.0.1:1"}, {"get", "prefill/10.0.0.2:1"}, {"get", "decode/10.0.0.3:1", "-o", "json"}, {"get", "decode/10.0.0.4:1"},
 	} {
 		code, out, errs := r.run(args...)
-		if code != 0 {
-			t.Errorf("%v: exit %d\n%s%s", args, code, out, errs)
-		}
-		if strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff") {
-			t.Errorf("%v: control characters in %q", args, out+errs)
-		}
-		if len(out) > 200<<10 {
-			t.Errorf("%v: %d bytes of output", args, len(out))
-		}
+		assert.Equal(t, code, 0, "%v: exit\n%s%s", args, out, errs)
+		assert.False(t, strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff"),
+			"%v: control characters in %q", args, out+errs)
+		assert.True(t, len(out) <= 200<<10, "%v: %d bytes of output", args, len(out))
 	}
 	rejected := 0
 	var odd string
 	for _, in := range r.listings().Instances {
 		if in.View == instance.Rejected {
 			rejected++
-			if in.Reason == "" {
-				t.Errorf("no reason: %+v", in)
-			}
+			assert.NotEqual(t, in.Reason, "", "no reason: %+v", in)
 			if !strings.HasPrefix(in.Address, "10.") {
 				odd = in.Address
 			}
 		}
 	}
-	if rejected != 4 {
-		t.Errorf("%d rejected", rejected)
-	}
+	assert.Equal(t, rejected, 4)
 	// An invalid key can be removed by the address that list shows.
-	if code, out, errs := r.run("remove", "prefill", odd); code != 0 {
-		t.Errorf("remove %q: %d\n%s%s", odd, code, out, errs)
-	}
+	r.ok("remove", "prefill", odd)
 	for _, in := range r.listings().Instances {
-		if in.Address == odd && in.Intent != instance.Removed {
-			t.Errorf("still there: %+v", in)
-		}
+		assert.False(t, in.Address == odd && in.Intent != instance.Removed, "still there: %+v", in)
 	}
 }
 
@@ -341,9 +300,7 @@ func TestWatch(t *testing.T) {
 		return out.has("  ~  decode/10.0.0.2:1  down  state ready -> down\n")
 	})
 	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"changed"`) })
-	if err := out.has("  =  prefill/10.0.0.1:1  ready  static m\n"); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, out.has("  =  prefill/10.0.0.1:1  ready  static m\n"))
 
 	r.etcd.Restart()
 	r.cli = r.etcd.Client(t)
@@ -351,12 +308,8 @@ func TestWatch(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error { return out.has("  -  decode/10.0.0.2:1  gone  static m\n") })
 	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"removed"`) })
 
-	if code := stop(true); code != 0 {
-		t.Errorf("exit %d", code)
-	}
-	if code := stopJSON(true); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stop(true), 0, "exit")
+	assert.Equal(t, stopJSON(true), 0, "exit")
 	var changes []string
 	for line := range strings.Lines(lines.String()) {
 		if !strings.HasPrefix(line, "{") {
@@ -367,15 +320,12 @@ func TestWatch(t *testing.T) {
 			At                    int64 `json:"at_revision"`
 			What                  []string
 		}
-		if err := json.Unmarshal([]byte(line), &c); err != nil || c.At == 0 || c.Time == "" {
-			t.Errorf("%v: %s", err, line)
-		}
+		err := json.Unmarshal([]byte(line), &c)
+		assert.True(t, err == nil && c.At != 0 && c.Time != "", "%v: %s", err, line)
 		changes = append(changes, c.Change+" "+c.Address+" "+strings.Join(c.What, ";"))
 	}
 	want := []string{"added 10.0.0.2:1 ", "changed 10.0.0.2:1 state ready -> down", "removed 10.0.0.2:1 "}
-	if d := cmp.Diff(want, changes); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, changes)
 }
 
 // The load digests of proxies are shown next to them; a digest may be missing or unreadable.
@@ -400,9 +350,8 @@ func TestStatusOfLoad(t *testing.T) {
 		}
 	}
 	_, out, _ = r.run("status", "-o", "json")
-	if err := json.Unmarshal([]byte(out), &rep); err != nil || len(rep.Proxies) != 3 {
-		t.Fatalf("%v: %s", err, out)
-	}
+	err := json.Unmarshal([]byte(out), &rep)
+	require.True(t, err == nil && len(rep.Proxies) == 3, "%v: %s", err, out)
 	p1, p2, p3 := rep.Proxies[0].Load, rep.Proxies[1].Load, rep.Proxies[2].Load
 	if p1 == nil || p1.Applied != 2 || p1.Instances != 2 || p1.InFlight != 5 || p2 == nil || p2.Ignored == "" || p3 != nil {
 		t.Errorf("%s", out)
@@ -417,10 +366,7 @@ func TestStatus(t *testing.T) {
 	r.put("/pd/decode/10.0.0.2:1", "")
 	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":3}`)
 	r.put("/pd/load/p1", `{"v":1,"applied":2,"load":{"decode/10.0.0.2:1":{"in_flight":4}}}`)
-	code, out, errs := r.run("status")
-	if code != 0 {
-		t.Fatalf("exit %d\n%s%s", code, out, errs)
-	}
+	out := r.ok("status")
 	require.Contains(t, out,
 		r.etcd.Endpoint()+"  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
 		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3          4  ?\n",
@@ -489,7 +435,6 @@ func TestStatusWithAlarm(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", code, out, errs)
 	}
 	code, out, errs = r.run("add", "prefill", testkit.FreePort(t), "--no-verify")
-	if code != 1 || !strings.Contains(out, "out of space") || !strings.Contains(out, "pdctl doctor") {
-		t.Errorf("exit %d\n%s%s", code, out, errs)
-	}
+	assert.True(t, code == 1 && strings.Contains(out, "out of space") && strings.Contains(out, "pdctl doctor"),
+		"exit %d\n%s%s", code, out, errs)
 }

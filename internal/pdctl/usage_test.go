@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -24,14 +25,9 @@ func TestUnreachableEtcd(t *testing.T) {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
 			code, out, errs := execute(t.Context(), env, append(args, "--timeout", "500ms")...)
-			if code != 1 || out != "" {
-				t.Errorf("exit %d, output %q", code, out)
-			}
-			for _, want := range []string{"Tried: " + port, "--etcd-endpoints", "Start etcd", "connection refused"} {
-				if !strings.Contains(errs, want) {
-					t.Errorf("%q is not in %q", want, errs)
-				}
-			}
+			assert.Equal(t, code, 1)
+			assert.Equal(t, out, "")
+			assert.Contains(t, errs, "Tried: "+port, "--etcd-endpoints", "Start etcd", "connection refused")
 			if reads := slices.Contains([]string{"list", "get", "status"}, args[0]); strings.Contains(errs, "--proxy http://HOST:PORT") != reads {
 				t.Errorf("a hint at --proxy: %v, in %q", !reads, errs)
 			}
@@ -129,12 +125,9 @@ func TestWrongUsage(t *testing.T) {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
 			t.Parallel()
 			code, out, errs := execute(t.Context(), nil, tc.args...)
-			if code != 2 || out != "" {
-				t.Errorf("exit %d, output %q", code, out)
-			}
-			if !strings.Contains(errs, tc.want) || !strings.Contains(errs, " --help.") {
-				t.Errorf("stderr %q lacks %q", errs, tc.want)
-			}
+			assert.Equal(t, code, 2)
+			assert.Equal(t, out, "")
+			assert.Contains(t, errs, tc.want, " --help.")
 		})
 	}
 }
@@ -143,12 +136,9 @@ func TestRemove_BadAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/prefill/10.0.0.1:1", "")
-	if errs := r.want(2, "", "remove", "prefill", "10.0.0.1:1", "10.0.0.1"); !strings.Contains(errs, "nothing was done") {
-		t.Errorf("stderr %q", errs)
-	}
-	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Intent != "" {
-		t.Errorf("%+v", got)
-	}
+	assert.Contains(t, r.want(2, "", "remove", "prefill", "10.0.0.1:1", "10.0.0.1"), "nothing was done")
+	got := r.listings()
+	assert.True(t, len(got.Instances) == 1 && got.Instances[0].Intent == "", "%+v", got)
 }
 
 func TestHelpAndVersion(t *testing.T) {
@@ -159,20 +149,16 @@ func TestHelpAndVersion(t *testing.T) {
 			t.Errorf("pdctl %s --help: exit %d %s\n%s", sub, code, errs, out)
 		}
 	}
-	if code, out, _ := execute(t.Context(), nil, "--version"); code != 0 || !strings.HasPrefix(out, "pdctl 0.") {
-		t.Errorf("--version: exit %d %q", code, out)
-	}
+	code, out, _ := execute(t.Context(), nil, "--version")
+	assert.True(t, code == 0 && strings.HasPrefix(out, "pdctl 0."), "--version: exit %d %q", code, out)
 }
 
 func TestDoesNotLinkTheEtcdServer(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/pdmesh/pdmesh/cmd/pdctl").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if strings.Contains(string(out), "go.etcd.io/etcd/server") || !strings.Contains(string(out), "go.etcd.io/etcd/client/v3") {
-		t.Error("pdctl links the etcd server, or nothing of etcd")
-	}
+	require.NoError(t, err, string(out))
+	assert.NotContains(t, string(out), "go.etcd.io/etcd/server")
+	assert.Contains(t, string(out), "go.etcd.io/etcd/client/v3")
 }
 
 // A member that accepts calls without answering, such as a partitioned

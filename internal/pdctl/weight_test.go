@@ -3,6 +3,9 @@ package pdctl_test
 import (
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An operator's weight overrides that of the record, remains when
@@ -18,9 +21,7 @@ func TestWeight(t *testing.T) {
 	weights := func(want ...int) {
 		t.Helper()
 		listed := r.listings().Instances
-		if len(listed) != len(want) {
-			t.Fatalf("%+v", listed)
-		}
+		require.Equal(t, len(listed), len(want), listed)
 		for i, in := range listed {
 			switch {
 			case in.Weight == nil && want[i] == -1:
@@ -35,12 +36,8 @@ func TestWeight(t *testing.T) {
 	weights(300, 300)
 	r.want(0, "decode/"+other+": weight 0\n", "weight", "decode", other, "0")
 	weights(300, 0)
-	if _, out, _ := r.run("list"); !strings.Contains(out, "WEIGHT") || !strings.Contains(out, "300") {
-		t.Errorf("list shows %q", out)
-	}
-	if _, out, _ := r.run("get", "decode/"+other); !strings.Contains(out, `"weight":0`) || !strings.Contains(out, "override") {
-		t.Errorf("get shows %q", out)
-	}
+	assert.Contains(t, r.ok("list"), "WEIGHT", "300")
+	assert.Contains(t, r.ok("get", "decode/"+other), `"weight":0`, "override")
 
 	// The weight is stored next to other intents.
 	r.want(0, removed("decode", k), "remove", "decode", k, "--reason", "disks")
@@ -49,22 +46,18 @@ func TestWeight(t *testing.T) {
 		t.Errorf("%+v", removed)
 	}
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"],"weight":70}`)
-	if in := r.listings().Instances[0]; in.Intent != "removed" {
-		t.Errorf("%+v", in)
-	}
+	assert.Equal(t, r.listings().Instances[0].Intent, "removed")
 	r.want(0, "decode/"+k+": allowed; proxies use it again when it registers\n", "allow", "decode", k)
 	weights(20, 0)
 	r.want(0, "decode/"+k+": weight override removed\ndecode/"+other+": weight override removed\n", "weight", "decode", k, other, "default")
 	weights(70, -1)
-	if _, out, _ := r.run("get", "decode/"+k); strings.Contains(out, "override") {
-		t.Errorf("get shows %q", out)
-	}
+	_, out, _ := r.run("get", "decode/"+k)
+	assert.NotContains(t, out, "override")
 
 	for _, args := range [][]string{{k, "-1"}, {k, "1.5"}, {k, "half"}, {k, other}, {"50"}} {
 		r.want(2, "", append([]string{"weight", "decode"}, args...)...)
 	}
 	r.put("/pd/override/decode/"+k, `{"v":1,"state":"sleep"}`)
-	if errs, code := func() (string, int) { code, out, _ := r.run("weight", "decode", k, "5"); return out, code }(); code != 1 || !strings.Contains(errs, "sleep") {
-		t.Errorf("%d %q", code, errs)
-	}
+	errs, code := func() (string, int) { code, out, _ := r.run("weight", "decode", k, "5"); return out, code }()
+	assert.True(t, code == 1 && strings.Contains(errs, "sleep"), "%d %q", code, errs)
 }

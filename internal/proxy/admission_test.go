@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Proxies with a backlog have a share. All others, also those of an older release,
@@ -48,7 +49,6 @@ func TestOthersOf(t *testing.T) {
 			t.Errorf("%s: %+v", tc.name, o)
 		}
 	}
-	if o := othersOf([]*loaddigest.ProxyLoad{digest("x", time.Minute, 0, served)}, "own", false, now); o.Attained[0].Attained != 50 {
-		t.Errorf("service after its half-life: %+v", o)
-	}
+	o := othersOf([]*loaddigest.ProxyLoad{digest("x", time.Minute, 0, served)}, "own", false, now)
+	assert.True(t, o.Attained[0].Attained == 50, "service after its half-life: %+v", o)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -51,9 +52,7 @@ func TestOpenKeys_OtherKind(t *testing.T) {
 			}
 			write(tc.path, good[tc.path])
 			time.Sleep(10 * time.Second)
-			if why := tc.ring.Problem(); why != "" {
-				t.Errorf("repaired: %s", why)
-			}
+			assert.Equal(t, tc.ring.Problem(), "", "repaired")
 		}
 	})
 }

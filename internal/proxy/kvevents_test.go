@@ -1,16 +1,16 @@
 package proxy
 
 import (
-	"context"
 	"errors"
-	"slices"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -34,17 +34,10 @@ func TestKVEvents_FollowedRoles(t *testing.T) {
 		snap := instance.NewSnapshot(1, []*instance.Instance{engine(instance.Prefill, p), engine(instance.Decode, d)})
 		f := newKVEvents(cfg, index, func() *instance.Snapshot { return snap }, engines.NewProber(cfg, guard, nil), guard)
 		if f == nil || tc.want == nil {
-			if f != nil || tc.want != nil {
-				t.Errorf("%+v: follows %t", tc, f != nil)
-			}
+			assert.True(t, f == nil && tc.want == nil, "%+v: follows %t", tc, f != nil)
 			continue
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			f.Run(ctx)
-		}()
+		stop := background.Start(t.Context(), f.Run)
 		var got []string
 		testkit.Eventually(t, members.Soon, func() error {
 			for _, s := range f.Status() {
@@ -55,11 +48,8 @@ func TestKVEvents_FollowedRoles(t *testing.T) {
 			}
 			return nil
 		})
-		if !slices.Equal(got, tc.want) {
-			t.Errorf("%+v: %v", tc, got)
-		}
-		cancel()
-		<-done
+		assert.EqualSlices(t, got, tc.want, tc)
+		stop()
 	}
 }
 

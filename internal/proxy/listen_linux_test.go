@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -34,9 +35,8 @@ func TestClientConn_LimitsSilence(t *testing.T) {
 		var got int
 		var failed error
 		err := c.Raw().Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) })
-		if err = errors.Join(err, failed); err != nil || got != want {
-			t.Errorf("with --idle-timeout %s: %d ms, want %d, %v", idle, got, want, err)
-		}
+		err = errors.Join(err, failed)
+		assert.True(t, err == nil && got == want, "with --idle-timeout %s: %d ms, want %d, %v", idle, got, want, err)
 	}
 
 	client, c := accept(0)
@@ -51,7 +51,6 @@ func TestClientConn_LimitsSilence(t *testing.T) {
 	require.NoError(t, errors.Join(err, failed))
 	_, err = c.Write([]byte("data: {}\n\n"))
 	require.NoError(t, err)
-	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ETIMEDOUT) {
-		t.Errorf("Read: %v", err)
-	}
+	_, err = c.Read(make([]byte, 1))
+	assert.ErrorIs(t, err, syscall.ETIMEDOUT, "Read")
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -37,13 +38,10 @@ func TestClientConn_DeadlineAfterSuspension(t *testing.T) {
 	read(os.ErrDeadlineExceeded)
 
 	ours := c.(*clientConn)
-	if ours.due.IsZero() {
-		t.Fatal("the deadline is not known")
-	}
+	require.False(t, ours.due.IsZero(), "the deadline is not known")
 	ours.due = ours.due.Add(-time.Minute) // as if the read had ended a minute late
-	if _, err := client.Write([]byte("xyz")); err != nil {
-		t.Fatal(err)
-	}
+	_, err = client.Write([]byte("xyz"))
+	require.NoError(t, err)
 	read(nil)
 
 	deadline(time.Unix(1, 0)) // as net/http ends a pending read
@@ -70,7 +68,6 @@ func TestClientConn_LimitsUnsent(t *testing.T) {
 	defer c.Close()
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Second)))
 	n, err := c.Write(make([]byte, 16<<20))
-	if !errors.Is(err, os.ErrDeadlineExceeded) || n > 4*window+512<<10 {
-		t.Errorf("%d bytes were taken for a client that reads nothing, %v", n, err)
-	}
+	assert.True(t, errors.Is(err, os.ErrDeadlineExceeded) && n <= 4*window+512<<10,
+		"%d bytes were taken for a client that reads nothing, %v", n, err)
 }

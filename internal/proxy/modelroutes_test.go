@@ -7,6 +7,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A model that is served under the name of a route takes precedence, unless it is one of the route's targets.
@@ -18,8 +20,7 @@ func TestDecodeModelRoutes_ServedName(t *testing.T) {
 	} {
 		documents := &instance.Documents{List: []instance.Document{{Key: instance.Key{Role: schema.Models, Address: "x"}, Value: []byte(value)}}}
 		routes := decodeModelRoutes(logrus.New())(documents)
-		if len(routes) != 1 || routes[0].Own != own {
-			t.Errorf("%s: %+v", value, routes)
-		}
+		require.Len(t, routes, 1, value)
+		assert.Equal(t, routes[0].Own, own, value)
 	}
 }

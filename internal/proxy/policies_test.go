@@ -6,6 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Sessions are read if a policy uses them, from the configured header or by the identifiers of known clients.
@@ -26,9 +27,7 @@ func TestSessions_WhenRead(t *testing.T) {
 		{false, "x-chat", "kv_aware", "round_robin", forward.Sessions{Header: "x-chat"}},
 	} {
 		cfg := &config.Proxy{Choice: config.Choice{ClientBound: tc.bound, ClientBoundKey: tc.key, PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}}
-		if got := sessions(cfg); got != tc.want {
-			t.Errorf("%+v: %+v", tc, got)
-		}
+		assert.Equal(t, sessions(cfg), tc.want, tc)
 		if kinds := policies(cfg); kinds[instance.Prefill].Name != tc.prefill || kinds[instance.Decode].Name != tc.decode {
 			t.Errorf("%+v: %v", tc, kinds)
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestStale(t *testing.T) {
@@ -26,8 +27,6 @@ func TestStale(t *testing.T) {
 		{"old digest", live, false, metrics.Digests{Old: 1}, "a load digest is old, or of a newer release"},
 		{"newer digest", live, false, metrics.Digests{Ignored: 1}, "a load digest is old, or of a newer release"},
 	} {
-		if got := stale(tc.status, !tc.off, tc.digests); got != tc.want {
-			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
-		}
+		assert.Equal(t, stale(tc.status, !tc.off, tc.digests), tc.want, tc.name)
 	}
 }

@@ -3,12 +3,12 @@ package proxy
 import (
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -22,9 +22,8 @@ func TestServerLog(t *testing.T) {
 	s := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK)
 		w.WriteHeader(http.StatusOK)
-		if _, err := io.WriteString(w, r.Proto); err != nil {
-			t.Error(err)
-		}
+		_, err := io.WriteString(w, r.Proto)
+		assert.NoError(t, err)
 	}), log)
 	ln := testkit.Listen(t)
 	ended := make(chan error, 1)
@@ -36,7 +35,5 @@ func TestServerLog(t *testing.T) {
 	if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "HTTP/1.1" {
 		t.Errorf("%s, %v", b, err)
 	}
-	if text := out.String(); !strings.Contains(text, "level=debug") || !strings.Contains(text, "superfluous") || !strings.Contains(text, "component=http") {
-		t.Errorf("logged: %q", text)
-	}
+	assert.Contains(t, out.String(), "level=debug", "superfluous", "component=http")
 }

@@ -2,7 +2,6 @@ package agentctl_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -31,9 +31,8 @@ func TestDefaultPath(t *testing.T) {
 	}
 	k := instance.Key{Role: instance.Prefill, Address: "[fd00::1]:8100"}
 	path, err := agentctl.DefaultPath(k, env)
-	if err != nil || path != filepath.Join(runtimeDir, "pd-agent", "prefill-fd00::1:8100.sock") {
-		t.Fatalf("%s, %v", path, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, path, filepath.Join(runtimeDir, "pd-agent", "prefill-fd00::1:8100.sock"))
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("directory: %v %v", info, err)
 	}
@@ -49,29 +48,25 @@ func TestDefaultPath(t *testing.T) {
 	}
 	require.NoError(t, os.Chmod(filepath.Dir(path), 0o700))
 
-	if _, err := agentctl.Find(k, env); !errors.Is(err, agentctl.ErrNoAgent) {
-		t.Errorf("find without an agent: %v", err)
-	}
+	_, err = agentctl.Find(k, env)
+	assert.ErrorIs(t, err, agentctl.ErrNoAgent, "find without an agent")
 	lis, err := agentctl.Listen(t.Context(), path)
 	require.NoError(t, err)
 	if got, err := agentctl.Find(k, env); err != nil || got != path {
 		t.Errorf("find: %s, %v", got, err)
 	}
-	if _, err := agentctl.Listen(t.Context(), path); !errors.Is(err, agentctl.ErrInUse) {
-		t.Errorf("a second agent: %v", err)
-	}
+	_, err = agentctl.Listen(t.Context(), path)
+	assert.ErrorIs(t, err, agentctl.ErrInUse, "a second agent")
 	// A socket that is left after a crash is replaced.
 	lis.(*net.UnixListener).SetUnlinkOnClose(false)
 	require.NoError(t, lis.Close())
-	if _, err := agentctl.NewClient(path).Status(t.Context()); !errors.Is(err, agentctl.ErrNoAgent) {
-		t.Errorf("a socket without an agent: %v", err)
-	}
+	_, err = agentctl.NewClient(path).Status(t.Context())
+	assert.ErrorIs(t, err, agentctl.ErrNoAgent, "a socket without an agent")
 	again, err := agentctl.Listen(context.WithoutCancel(t.Context()), path)
 	require.NoError(t, err)
 	require.NoError(t, again.Close())
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("left behind: %v", err)
-	}
+	_, err = os.Lstat(path)
+	assert.ErrorIs(t, err, fs.ErrNotExist, "left behind")
 }
 
 // A container that was killed and starts with another address finds
@@ -96,12 +91,8 @@ func TestFind_SkipsDeadSockets(t *testing.T) {
 		return slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return !strings.Contains(path+fmt.Sprint(err), p) })
 	}
 	for i, lis := range listeners {
-		if got := found(); !slices.Equal(got, paths[i:]) {
-			t.Errorf("%d dead: %q", i, got)
-		}
+		assert.EqualSlices(t, found(), paths[i:], "%d dead", i)
 		_ = lis.Close()
 	}
-	if got := found(); len(got) != 0 {
-		t.Errorf("all dead: %q", got)
-	}
+	assert.Len(t, found(), 0, "all dead")
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -37,10 +38,8 @@ func TestListen_KeepsSocketInUse(t *testing.T) {
 			defer conn.Close()
 		}
 	}
-	if _, err := agentctl.Listen(t.Context(), path); err == nil {
-		t.Error("the socket of a busy agent was replaced")
-	}
-	if _, err := os.Lstat(path); err != nil {
-		t.Errorf("the socket is gone: %v", err)
-	}
+	_, err = agentctl.Listen(t.Context(), path)
+	assert.Error(t, err, "the socket of a busy agent was replaced")
+	_, err = os.Lstat(path)
+	assert.NoError(t, err, "the socket is gone")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -55,9 +56,7 @@ func TestBothRoles(t *testing.T) {
 	engine.Kill()
 	alike(instance.Down)
 	require.NoError(t, engine.Restart(t.Context()))
-	if second := alike(instance.Ready); second == first {
-		t.Error("a new life of the engine has the old incarnation")
-	}
+	assert.NotEqual(t, alike(instance.Ready), first, "a new life of the engine has the old incarnation")
 
 	leave := longRequest(t, engine)
 	code := make(chan int, 1)
@@ -65,14 +64,11 @@ func TestBothRoles(t *testing.T) {
 	alike(instance.Draining)
 	log.awaits(t, "still draining: 1 running, 0 waiting")
 	leave()
-	if c := <-code; c != 0 {
-		t.Errorf("exit %d", c)
-	}
+	assert.Equal(t, <-code, 0, "exit")
 	want := []string{"ready", "down", "ready", "draining", "deleted"}
 	for _, k := range []string{p, d} {
-		if diff := cmp.Diff(want, history(t, cli, k)); diff != "" {
-			t.Errorf("%s: %s", k, diff)
-		}
+		diff := cmp.Diff(want, history(t, cli, k))
+		assert.True(t, diff == "", "%s: %s", k, diff)
 	}
 }
 
@@ -90,7 +86,5 @@ func TestBothRoles_DrainWaitsForPulls(t *testing.T) {
 	code := make(chan int, 1)
 	go func() { code <- stop() }()
 	log.awaits(t, "finished prefills may still be pulled by decode")
-	if c := <-code; c != 0 {
-		t.Errorf("exit %d", c)
-	}
+	assert.Equal(t, <-code, 0, "exit")
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -46,15 +47,13 @@ func TestControl(t *testing.T) {
 		return nil
 	})
 	info, err := os.Stat(socket)
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Fatalf("socket: %v %v", info, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, info.Mode().Perm(), 0o600)
 
 	code, out, errs := ask(t, "status", "--socket", socket, "-o", "json")
 	var r agentctl.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
-		t.Fatalf("status: %d %v %s", code, err, errs)
-	}
+	err = json.Unmarshal([]byte(out), &r)
+	require.True(t, err == nil && code == 0, "status: %d %v %s", code, err, errs)
 	if r.Phase != "serving" || r.Registration.Phase != "registered" || r.Incarnation != rec.ID ||
 		r.Registration.Lease != fmt.Sprintf("%x", kv.Lease) || r.Registration.LastRenewal == nil || r.Models[0] != "org/m" {
 		t.Errorf("report %+v", r)
@@ -64,21 +63,14 @@ func TestControl(t *testing.T) {
 	}
 	text, err := agentctl.NewClient(socket).Metrics(t.Context())
 	require.NoError(t, err)
-	for _, want := range []string{
+	assert.Contains(t, string(text),
 		`pd_agent_registration_phase{phase="registered"} 1`, `pd_agent_registration_phase{phase="conflict"} 0`,
 		`pd_agent_phase{phase="serving"} 1`, "pd_agent_engine_up 1", "pd_agent_lease_renewals_total ",
-		"pd_agent_lease_renewal_failures_total 0", "pd_agent_registration_conflicts_total 0", "pd_agent_lease_last_renewal_age_seconds ",
-	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("%q is not in the metrics", want)
-		}
-	}
-	page, err := os.ReadFile("../../../docs/reference/metrics.md")
-	require.NoError(t, err)
+		"pd_agent_lease_renewal_failures_total 0", "pd_agent_registration_conflicts_total 0", "pd_agent_lease_last_renewal_age_seconds ")
+	page := testkit.ReadFile(t, "../../../docs/reference/metrics.md")
 	for _, name := range regexp.MustCompile(`(?m)^# HELP (pd_\S+)`).FindAllStringSubmatch(string(text), -1) {
-		if !strings.Contains(string(page), "`"+name[1]+"`") {
-			t.Errorf("docs/reference/metrics.md does not mention %s", name[1])
-		}
+		assert.True(t, strings.Contains(string(page), "`"+name[1]+"`"),
+			"docs/reference/metrics.md does not mention %s", name[1])
 	}
 
 	// The engine fails: the agent is not healthy, and shows the reason.
@@ -91,16 +83,12 @@ func TestControl(t *testing.T) {
 		return nil
 	})
 
-	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s"); code != 0 {
-		t.Fatalf("drain: %d %s", code, errs)
-	}
+	code, _, errs = ask(t, "drain", "--socket", socket, "--wait", "30s")
+	require.Equal(t, code, 0, "drain: %s", errs)
 	awaitGone(t, cli, k)
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
-	if _, err := os.Stat(socket); !os.IsNotExist(err) {
-		t.Errorf("the socket is left behind: %v", err)
-	}
+	assert.Equal(t, stop(), 0, "exit")
+	_, err = os.Stat(socket)
+	assert.True(t, os.IsNotExist(err), "the socket is left behind: %v", err)
 	for _, sub := range []string{"status", "drain", "health"} {
 		if code, _, errs := ask(t, sub, "--socket", socket); code != 1 || !strings.Contains(errs, "no agent runs") {
 			t.Errorf("%s without an agent: %d %s", sub, code, errs)
@@ -124,9 +112,8 @@ func TestDrainWaitsForOneAgent(t *testing.T) {
 			Drain:  func() { id.Store(&second) },
 		}, testLog())
 	})()
-	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "5s"); code != 0 {
-		t.Errorf("drain: %d %s", code, errs)
-	}
+	code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "5s")
+	assert.Equal(t, code, 0, "drain: %s", errs)
 }
 
 // While etcd is unavailable, a registered instance stays healthy, and the status shows the problem.
@@ -145,9 +132,7 @@ func TestHealthDoesNotDependOnEtcd(t *testing.T) {
 		if err != nil || r.Registration.Phase != "unknown" || r.Registration.RenewalFails == 0 || r.Registration.Reason == "" {
 			return fmt.Errorf("%+v %w", r, err)
 		}
-		if err := r.Health(); err != nil {
-			t.Errorf("health: %v", err)
-		}
+		assert.NoError(t, r.Health())
 		return nil
 	})
 	etcd.Restart()
@@ -165,9 +150,8 @@ func TestHealthWithAnAddressInTheEnvironment(t *testing.T) {
 		agentctl.Serve(ctx, lis, agentctl.Source{Report: func() agentctl.Report { return agentctl.Report{Phase: "serving"} }}, testLog())
 	})()
 	// If other agents of this user run here, the command asks which one is meant, and lists this one.
-	if code, _, errs := ask(t, "health"); code != 0 && !(code == 1 && strings.Contains(errs, path)) {
-		t.Errorf("health: %d %s", code, errs)
-	}
+	code, _, errs := ask(t, "health")
+	assert.False(t, code != 0 && !(code == 1 && strings.Contains(errs, path)), "health: %d %s", code, errs)
 }
 
 // An agent with --zmq-register has no instance, but answers the same commands.
@@ -186,12 +170,9 @@ func TestControl_Bridge(t *testing.T) {
 	if code, out, errs := ask(t, "status", "--socket", socket); code != 0 || out != want {
 		t.Errorf("status: %d %s%s", code, out, errs)
 	}
-	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s"); code != 0 {
-		t.Errorf("drain: %d %s", code, errs)
-	}
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s")
+	assert.Equal(t, code, 0, "drain: %s", errs)
+	assert.Equal(t, stop(), 0, "exit")
 }
 
 func TestSocketErrors(t *testing.T) {
@@ -209,9 +190,7 @@ func TestSocketErrors(t *testing.T) {
 		{filepath.Join(dir, "no", "such", "dir"), "control socket"},
 	} {
 		code, _, errs := ask(t, fast("127.0.0.1:1", "decode", "127.0.0.1:"+fmt.Sprint(2+len(tc.path)), "--socket", tc.path)...)
-		if code != 1 || !strings.Contains(errs, tc.says) {
-			t.Errorf("%s: exit %d, %q", tc.path, code, errs)
-		}
+		assert.True(t, code == 1 && strings.Contains(errs, tc.says), "%s: exit %d, %q", tc.path, code, errs)
 	}
 	for _, tc := range []struct {
 		args []string
@@ -226,8 +205,7 @@ func TestSocketErrors(t *testing.T) {
 		{[]string{"drain", "--socket", taken + "x", "--wait", "-1s"}, 2, "--wait"},
 		{[]string{"health", "now"}, 2, "now"},
 	} {
-		if code, _, errs := ask(t, tc.args...); code != tc.code || !strings.Contains(errs, tc.says) {
-			t.Errorf("%v: exit %d, %q", tc.args, code, errs)
-		}
+		code, _, errs := ask(t, tc.args...)
+		assert.True(t, code == tc.code && strings.Contains(errs, tc.says), "%v: exit %d, %q", tc.args, code, errs)
 	}
 }

@@ -6,19 +6,17 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The agent accepts the commands of the connector and migration pages.
 func TestConnectorPages_Commands(t *testing.T) {
 	t.Parallel()
 	calls := slices.Concat(testkit.ShellCalls(t, "../../../docs/connectors/*.md", "pdmesh-agent"), testkit.ShellCalls(t, "../../../docs/migrate/*.md", "pdmesh-agent"))
-	if len(calls) < 15 {
-		t.Errorf("only %d commands: %q", len(calls), calls)
-	}
+	assert.True(t, len(calls) >= 15, "only %d commands: %q", len(calls), calls)
 	for _, args := range calls {
 		var out bytes.Buffer
-		if code := run(t.Context(), slices.Concat([]string{"--print-config", "--host-id=h"}, args), &out, &out); code != 0 {
-			t.Errorf("%q: exit %d\n%s", args, code, &out)
-		}
+		code := run(t.Context(), slices.Concat([]string{"--print-config", "--host-id=h"}, args), &out, &out)
+		assert.True(t, code == 0, "%q: exit %d\n%s", args, code, &out)
 	}
 }

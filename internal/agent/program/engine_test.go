@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -191,9 +192,7 @@ func (w *wrapped) code(t *testing.T) int {
 // exits waits until the agent ends and checks its exit code.
 func (w *wrapped) exits(t *testing.T, want int) {
 	t.Helper()
-	if code := w.code(t); code != want {
-		t.Errorf("exit %d, want %d", code, want)
-	}
+	assert.Equal(t, w.code(t), want, "exit")
 }
 
 func (w *wrapped) send(t *testing.T, sig os.Signal) {

@@ -1,16 +1,14 @@
 package program
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -24,37 +22,27 @@ func TestRegistersAndDrains(t *testing.T) {
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--model", "m", "--connector", "nixl",
 		"--label", "zone=a", "--host-id", "h1"))
 	kv, rec := awaitState(t, cli, k, instance.Ready)
-	if kv.Lease == 0 || rec.StartedAt == nil || len(rec.ID) != 26 {
-		t.Errorf("lease %d, record %+v", kv.Lease, rec)
-	}
+	assert.True(t, kv.Lease != 0 && rec.StartedAt != nil && len(rec.ID) == 26, "lease %d, record %+v", kv.Lease, rec)
 	want := instance.Record{
 		V: 1, ID: rec.ID, Role: instance.Decode, Address: engine.Address(), Scheme: rec.Scheme, Models: []string{"org/m", "lora"},
 		Connector: "nixl", KVRole: "kv_consumer", MaxModelLen: 4096, Version: "0.24.0", State: instance.Ready,
 		StartedAt: rec.StartedAt, Source: "agent", HostID: "h1", Agent: "pd-agent/0.1.0", Labels: map[string]string{"zone": "a"},
 	}
-	if d := cmp.Diff(want, rec); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, rec)
 
 	// A running request delays the drain; the record is "draining" meanwhile.
 	leave := longRequest(t, engine)
 	code := make(chan int, 1)
 	go func() { code <- stop() }()
 	now, _ := awaitState(t, cli, k, instance.Draining)
-	if now.Lease != kv.Lease || now.CreateRevision != kv.CreateRevision {
-		t.Errorf("draining under lease %x, was %x", now.Lease, kv.Lease)
-	}
+	assert.Equal(t, now.Lease, kv.Lease, "draining under another lease")
+	assert.Equal(t, now.CreateRevision, kv.CreateRevision, "draining under another lease")
 	log.awaits(t, "still draining: 1 running, 0 waiting")
 	leave()
-	if c := <-code; c != 0 {
-		t.Errorf("exit %d", c)
-	}
-	if kv, _ := look(t, cli, k); kv != nil {
-		t.Error("the key outlives the agent")
-	}
-	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, cli, k)); d != "" {
-		t.Error(d)
-	}
+	assert.Equal(t, <-code, 0, "exit")
+	kv, _ = look(t, cli, k)
+	assert.True(t, kv == nil, "the key outlives the agent")
+	assert.NoDiff(t, []string{"ready", "draining", "deleted"}, history(t, cli, k))
 	log.awaits(t, "drained: the engine is idle")
 }
 
@@ -62,12 +50,8 @@ func TestRegistersAndDrains(t *testing.T) {
 func longRequest(t *testing.T, engine *fakevllm.Server) (leave func()) {
 	t.Helper()
 	leave = beginRequest(t, engine.URL())
-	testkit.Eventually(t, patience, func() error {
-		if len(engine.Requests()) == 0 {
-			return errors.New("the engine has not seen the request")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, patience, func() bool { return len(engine.Requests()) != 0 },
+		"the engine has not seen the request")
 	return leave
 }
 
@@ -81,20 +65,14 @@ func TestEngine_KilledAndRestarted(t *testing.T) {
 	first, was := awaitState(t, cli, k, instance.Ready)
 	engine.Kill()
 	down, rec := awaitState(t, cli, k, instance.Down)
-	if down.Lease != first.Lease || down.CreateRevision != first.CreateRevision || rec.ID != was.ID {
-		t.Errorf("down: %+v, was %+v", rec, was)
-	}
+	assert.True(t, down.Lease == first.Lease && down.CreateRevision == first.CreateRevision && rec.ID == was.ID,
+		"down: %+v, was %+v", rec, was)
 	require.NoError(t, engine.Restart(t.Context()))
 	back, rec := awaitState(t, cli, k, instance.Ready)
-	if back.Lease != first.Lease || rec.ID == was.ID {
-		t.Errorf("lease %x, was %x; incarnation %s, was %s", back.Lease, first.Lease, rec.ID, was.ID)
-	}
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
-	if d := cmp.Diff([]string{"ready", "down", "ready", "draining", "deleted"}, history(t, cli, k)); d != "" {
-		t.Error(d)
-	}
+	assert.True(t, back.Lease == first.Lease && rec.ID != was.ID,
+		"lease %x, was %x; incarnation %s, was %s", back.Lease, first.Lease, rec.ID, was.ID)
+	assert.Equal(t, stop(), 0, "exit")
+	assert.NoDiff(t, []string{"ready", "down", "ready", "draining", "deleted"}, history(t, cli, k))
 }
 
 func TestEngine_APIKeyRequired(t *testing.T) {
@@ -125,15 +103,12 @@ func TestEtcdUnavailable_WholeRun(t *testing.T) {
 	log.awaits(t, "engine answers: registering")
 	log.awaits(t, "not registered yet; retrying")
 	log.awaits(t, "connection refused")
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stop(), 0, "exit")
 	// A user name changes nothing, and the password is not logged.
 	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
 	log.awaits(t, "not registered yet; retrying")
-	if code := stop(); code != 0 || strings.Contains(log.String(), "topsecret") {
-		t.Errorf("exit %d", code)
-	}
+	code := stop()
+	assert.True(t, code == 0 && !strings.Contains(log.String(), "topsecret"), "exit %d", code)
 }
 
 func TestOneAgentPerInstance(t *testing.T) {
@@ -149,17 +124,11 @@ func TestOneAgentPerInstance(t *testing.T) {
 	log.awaits(t, "another agent of decode/"+engine.Address()+" runs here already")
 	third, stopThird := startAgent(t, args)
 	third.awaits(t, "runs here already")
-	if code := stopThird(); code != 0 {
-		t.Errorf("waiting agent: exit %d", code)
-	}
-	if after, _ := look(t, cli, k); after == nil || after.ModRevision != before.ModRevision {
-		t.Errorf("before %v\nafter  %v", before, after)
-	}
-	if code := stopFirst(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	assert.Equal(t, stopThird(), 0, "waiting agent: exit")
+	after, _ := look(t, cli, k)
+	assert.True(t, after != nil && after.ModRevision == before.ModRevision, "before %v\nafter  %v", before, after)
+	assert.Equal(t, stopFirst(), 0, "exit")
 	// The successor finds the same engine process.
-	if _, rec := awaitState(t, cli, k, instance.Ready); rec.ID != was.ID {
-		t.Errorf("incarnation %s, was %s", rec.ID, was.ID)
-	}
+	_, rec := awaitState(t, cli, k, instance.Ready)
+	assert.Equal(t, rec.ID, was.ID, "incarnation")
 }

@@ -9,11 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -21,14 +20,11 @@ import (
 func TestPrintBootstrap(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	if code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, &out, &out); code != 0 {
-		t.Fatalf("exit %d: %s", code, &out)
-	}
-	for _, want := range []string{"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("lacks %q in\n%s", want, &out)
-		}
-	}
+	code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M",
+		"--kv-transfer-config", mooncakeProducer}, &out, &out)
+	require.True(t, code == 0, "exit %d: %s", code, &out)
+	assert.Contains(t, out.String(),
+		"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n")
 }
 
 // The record has the engine's id, a new one after each start.
@@ -52,9 +48,7 @@ func TestMooncakeEngine(t *testing.T) {
 		s.Kill()
 		require.NoError(t, s.Restart(t.Context()))
 	}
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d: %s", code, log)
-	}
+	assert.Equal(t, stop(), 0, "exit: %s", log)
 }
 
 // Until the bootstrap server answers, the instance is registered but not ready.
@@ -69,9 +63,7 @@ func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", port))
 	_, rec := awaitState(t, cli, key("prefill", s.Address()), instance.Starting)
 	shown := (&instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Record: rec}).List()
-	if want := "its bootstrap server " + address + " does not return engine ids"; shown.Reason != want {
-		t.Errorf("reason %q, want %q", shown.Reason, want)
-	}
+	assert.Equal(t, shown.Reason, "its bootstrap server "+address+" does not return engine ids")
 	log.awaits(t, "engine answers, but is not ready: bootstrap server "+address+": ")
 	log.awaits(t, "connection refused")
 
@@ -85,13 +77,9 @@ func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close(); <-served })
 
 	_, rec = awaitState(t, cli, key("prefill", s.Address()), instance.Ready)
-	if d := cmp.Diff(map[string]string{"0": "e"}, rec.EngineIDs); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, map[string]string{"0": "e"}, rec.EngineIDs)
 	log.awaits(t, "bootstrap server answers: ready")
-	if code := stop(); code != 0 {
-		t.Errorf("exit %d: %s", code, log)
-	}
+	assert.Equal(t, stop(), 0, "exit: %s", log)
 	if got := history(t, cli, key("prefill", s.Address())); !slices.Equal(slices.Compact(got), []string{"starting", "ready", "draining", "deleted"}) {
 		t.Errorf("history %q", got)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -36,7 +37,5 @@ func TestLMCacheBridge(t *testing.T) {
 	a := lmcache.Waiter{HTTP: &http.Client{Transport: transport}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := a.Await(ctx, in, "7", 1); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, a.Await(ctx, in, "7", 1))
 }

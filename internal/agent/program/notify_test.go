@@ -2,8 +2,6 @@ package program
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -15,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -48,9 +47,7 @@ func TestSystemd_Bridge(t *testing.T) {
 	sd.Await(t, "READY=1", 1)
 	sd.Await(t, "WATCHDOG=1", 3)
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
-	if err := p.Wait(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, p.Wait())
 }
 
 type stuckEngine struct{}
@@ -72,34 +69,20 @@ func (noRegistrar) Revoke(context.Context) error { return nil }
 func TestSane(t *testing.T) {
 	t.Parallel()
 	n := &service{Config: setup.Config{Options: agent.Options{ProbeInterval: time.Second, ProbeTimeout: time.Second}}}
-	if err := n.checkAlive(t.Context()); err != nil {
-		t.Errorf("without an agent: %v", err)
-	}
+	assert.NoError(t, n.checkAlive(t.Context()), "without an agent")
 	log := testLog()
 	ag := agent.New(stuckEngine{}, noRegistrar{}, agent.Options{ProbeTimeout: time.Hour, Log: log})
 	n.registration.Store(&registration{agent: ag})
-	if err := n.checkAlive(t.Context()); err != nil {
-		t.Errorf("before its first turn: %v", err)
-	}
+	assert.NoError(t, n.checkAlive(t.Context()), "before its first turn")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- ag.Run(ctx) }()
-	testkit.Eventually(t, patience, func() error {
-		if ag.Status().Beat.IsZero() {
-			return errors.New("no turn yet")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, patience, func() bool { return !ag.Status().Beat.IsZero() }, "no turn yet")
 	n.ProbeInterval, n.ProbeTimeout = -agent.MaxBackoff, 0 // no time at all
-	testkit.Eventually(t, patience, func() error {
-		if err := n.checkAlive(t.Context()); err == nil || !strings.Contains(err.Error(), "no probe for") {
-			return fmt.Errorf("stuck: %v", err)
-		}
-		return nil
+	testkit.Until(t, patience, func() error { return n.checkAlive(t.Context()) }, func(err error) bool {
+		return err != nil && strings.Contains(err.Error(), "no probe for")
 	})
 	cancel()
 	<-done
-	if err := n.checkAlive(t.Context()); err != nil {
-		t.Errorf("after its end: %v", err)
-	}
+	assert.NoError(t, n.checkAlive(t.Context()), "after its end")
 }

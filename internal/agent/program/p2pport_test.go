@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The port of the P2P tier is read from the same sources as by the engine.
@@ -36,9 +38,7 @@ func TestP2PPort(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
 			run(t.Context(), slices.Concat([]string{"--print-config", "--host-id=h"}, tc.args), &out, &out)
-			if !strings.Contains(out.String(), tc.want) {
-				t.Errorf("%s lacks %q", &out, tc.want)
-			}
+			assert.Contains(t, out.String(), tc.want)
 		})
 	}
 }

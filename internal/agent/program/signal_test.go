@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -64,12 +65,9 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 			p.log.awaits(t, "still draining: 1 running")
 		}
 	}
-	if err := p.Wait(); err != nil {
-		t.Errorf("second signal: %v", err)
-	}
-	if kv, _ := look(t, cli, k); kv != nil {
-		t.Error("the key outlives the agent")
-	}
+	assert.NoError(t, p.Wait(), "second signal")
+	kv, _ := look(t, cli, k)
+	assert.True(t, kv == nil, "the key outlives the agent")
 	p.log.awaits(t, "drained: wait skipped")
 }
 
@@ -84,20 +82,15 @@ func TestSignalAfterDrain(t *testing.T) {
 	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--socket", socket))
 	awaitState(t, cli, k, instance.Ready)
 	leave := longRequest(t, engine)
-	if code, _, errs := ask(t, "drain", "--socket", socket); code != 0 {
-		t.Fatalf("drain: %d %s", code, errs)
-	}
+	code, _, errs := ask(t, "drain", "--socket", socket)
+	require.Equal(t, code, 0, "drain: %s", errs)
 	p.log.awaits(t, "still draining: 1 running")
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 	p.log.awaits(t, "terminated")
 	leave()
-	if err := p.Wait(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, p.Wait())
 	p.log.awaits(t, "drained: ")
-	if strings.Contains(p.log.String(), "drained: wait skipped") {
-		t.Error("the signal has cut the drain off")
-	}
+	assert.NotContains(t, p.log.String(), "drained: wait skipped")
 }
 
 // SIGTERM keeps an idle engine registered as draining for --shutdown-delay; SIGINT does not.
@@ -124,9 +117,7 @@ func TestShutdownDelay(t *testing.T) {
 					awaitState(t, cli, k, instance.Draining)
 				}
 			}
-			if err := p.Wait(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, p.Wait())
 			p.log.awaits(t, tc.ends)
 		})
 	}
@@ -151,9 +142,8 @@ func TestKilledAgent_Replaced(t *testing.T) {
 		if kv == nil || kv.Lease == before.Lease {
 			return errors.New("not taken over")
 		}
-		if rec.ID != was.ID || rec.State != instance.Ready {
-			t.Errorf("incarnation %s, was %s; state %s", rec.ID, was.ID, rec.State)
-		}
+		assert.Equal(t, rec.ID, was.ID)
+		assert.Equal(t, rec.State, instance.Ready)
 		return nil
 	})
 	require.NoError(t, p.Process.Kill())
@@ -191,15 +181,12 @@ func TestShutdown_ReportsDrainBeforeDelete(t *testing.T) {
 			for range tc.signals {
 				require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 			}
-			if err := p.Wait(); err != nil {
-				t.Errorf("agent: %v", err)
-			}
+			assert.NoError(t, p.Wait(), "agent")
 			awaitGone(t, cli, k)
 			// After two signals, the agent has one second for the write, which a busy machine may exceed.
 			late := tc.signals == 2 && strings.Contains(p.log.String(), "etcd did not store the drain")
-			if h := history(t, cli, k); !slices.Contains(h, "draining") && !late {
-				t.Errorf("history of the key: %v", h)
-			}
+			h := history(t, cli, k)
+			assert.False(t, !slices.Contains(h, "draining") && !late, "history of the key: %v", h)
 		})
 	}
 }

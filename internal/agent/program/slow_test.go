@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -50,20 +49,16 @@ func TestSilentEngine_DownAsSlow(t *testing.T) {
 		}
 		return nil
 	})
-	if was.State != instance.Ready || was.Cause != "" {
-		t.Errorf("record %+v", was)
-	}
+	assert.Equal(t, was.State, instance.Ready)
+	assert.Equal(t, was.Cause, "")
 	link.Freeze()
 	_, rec := awaitState(t, cli, k, instance.Down)
-	if rec.Cause != instance.CauseSlow || rec.ID != was.ID {
-		t.Errorf("record %+v", rec)
-	}
+	assert.Equal(t, rec.Cause, instance.CauseSlow)
+	assert.Equal(t, rec.ID, was.ID)
 	log.awaits(t, "engine is slow: ")
 	link.Restore()
 	_, rec = awaitState(t, cli, k, instance.Ready)
-	if d := cmp.Diff(was, rec); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, was, rec)
 }
 
 // If an agent gets no CPU time for seconds, its timers expire while
@@ -89,7 +84,6 @@ func TestStarvedAgent_NotDown(t *testing.T) {
 		turn(syscall.SIGSTOP, 2*time.Second)
 		turn(syscall.SIGCONT, 30*time.Millisecond)
 	}
-	if h := history(t, cli, k); slices.Contains(h, "down") {
-		t.Errorf("history of the key: %v", h)
-	}
+	h := history(t, cli, k)
+	assert.False(t, slices.Contains(h, "down"), "history of the key: %v", h)
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -51,9 +52,8 @@ func TestMissingRole_SuggestsCommand(t *testing.T) {
 					t.Errorf("%s: exit %d\n%s", line, code, &errs)
 				}
 			}
-			if (suggested == 0) != (tc.name == "with another mistake") {
-				t.Errorf("%d lines suggested\n%s", suggested, &errs)
-			}
+			assert.Equal(t, suggested == 0, tc.name == "with another mistake",
+				"%d lines suggested\n%s", suggested, &errs)
 		})
 	}
 }
@@ -77,12 +77,9 @@ func TestWrongUsage(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var out, errs bytes.Buffer
-			if code := run(t.Context(), tc.args, &out, &errs); code != 2 || out.Len() > 0 {
-				t.Errorf("exit %d, output %q", code, &out)
-			}
-			if !strings.Contains(errs.String(), tc.want) || !strings.Contains(errs.String(), "See pdmesh-agent --help.") {
-				t.Errorf("stderr %q lacks %q", &errs, tc.want)
-			}
+			code := run(t.Context(), tc.args, &out, &errs)
+			assert.True(t, code == 2 && out.Len() == 0, "exit %d, output %q", code, &out)
+			assert.Contains(t, errs.String(), tc.want, "See pdmesh-agent --help.")
 		})
 	}
 	var out, errs bytes.Buffer
@@ -98,10 +95,7 @@ func TestWrongUsage(t *testing.T) {
 func TestDoesNotLinkTheEtcdServer(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/pdmesh/pdmesh/cmd/agent").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if strings.Contains(string(out), "go.etcd.io/etcd/server") || !strings.Contains(string(out), "go.etcd.io/etcd/client/v3") {
-		t.Error("the agent links the etcd server, or nothing of etcd")
-	}
+	require.NoError(t, err, string(out))
+	assert.NotContains(t, string(out), "go.etcd.io/etcd/server")
+	assert.Contains(t, string(out), "go.etcd.io/etcd/client/v3")
 }

@@ -13,10 +13,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -31,9 +30,8 @@ func TestWrapExitCodes(t *testing.T) {
 			t.Parallel()
 			w := wrapEngine(t, tc.kind)
 			w.exits(t, tc.want)
-			if kv, _ := look(t, w.cli, w.key); kv != nil {
-				t.Error("registered")
-			}
+			kv, _ := look(t, w.cli, w.key)
+			assert.True(t, kv == nil, "registered")
 		})
 	}
 	t.Run("no such program", func(t *testing.T) {
@@ -56,22 +54,16 @@ func TestWrapDrainsFirst(t *testing.T) {
 	w.key = key("decode", w.address)
 	w.start(t, "slow,look="+etcd.Endpoint()+"="+w.key)
 	kv, rec := awaitState(t, w.cli, w.key, instance.Ready)
-	if kv.Lease == 0 || rec.Address != w.address || rec.Models[0] != "org/m" {
-		t.Errorf("%+v", rec)
-	}
+	assert.True(t, kv.Lease != 0 && rec.Address == w.address && rec.Models[0] == "org/m", "%+v", rec)
 	leave := askSlowly(t, w.address)
 	w.send(t, syscall.SIGTERM)
 	awaitState(t, w.cli, w.key, instance.Draining)
 	w.log.awaits(t, "still draining: 1 running")
-	if strings.Contains(w.log.String(), "engine got") {
-		t.Error("the engine was stopped while it was working")
-	}
+	assert.NotContains(t, w.log.String(), "engine got")
 	leave()
 	w.exits(t, 7)
 	require.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys")
-	if d := cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, w.cli, w.key)); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []string{"ready", "draining", "deleted"}, history(t, w.cli, w.key))
 }
 
 // askSlowly starts a completion that the engine never answers.
@@ -122,9 +114,8 @@ func TestWrapInterrupt(t *testing.T) {
 	w.send(t, syscall.SIGINT)
 	w.log.awaits(t, "still draining: 1 running")
 	w.send(t, syscall.SIGINT)
-	if code := w.code(t); code != 7 || !strings.Contains(w.log.String(), "engine got interrupt") {
-		t.Errorf("exit %d", code)
-	}
+	code := w.code(t)
+	assert.True(t, code == 7 && strings.Contains(w.log.String(), "engine got interrupt"), "exit %d", code)
 	awaitGone(t, w.cli, w.key)
 }
 
@@ -165,13 +156,10 @@ func TestWrapCrash(t *testing.T) {
 	awaitState(t, w.cli, w.key, instance.Ready)
 	touch(t, crash)
 	w.exits(t, 3)
-	if kv, rec := look(t, w.cli, w.key); kv != nil {
-		t.Errorf("the key outlives the engine: %+v", rec)
-	}
+	kv, rec := look(t, w.cli, w.key)
+	assert.True(t, kv == nil, "the key outlives the engine: %+v", rec)
 	// Neither the lease nor a probe could have reported it so soon.
-	if d := cmp.Diff([]string{"ready", "down", "deleted"}, history(t, w.cli, w.key)); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []string{"ready", "down", "deleted"}, history(t, w.cli, w.key))
 	w.log.awaits(t, "engine exited: exit code 3")
 }
 
@@ -194,18 +182,14 @@ func TestWrapCrashLoop(t *testing.T) {
 			if r.Phase != "restarting" || r.Process == nil || r.Process.PID != 0 || r.Process.LastExit != "exit code 3" || r.Process.Starts != int64(len(ids)) {
 				return fmt.Errorf("%+v %+v", r, r.Process)
 			}
-			if err := r.Health(); err == nil || !strings.Contains(err.Error(), "the engine has failed: exit code 3") {
-				t.Errorf("health: %v", err)
-			}
+			assert.ErrorContains(t, r.Health(), "the engine has failed: exit code 3")
 			if kv, rec := look(t, w.cli, w.key); kv != nil {
 				t.Errorf("a key without an engine: %+v", rec)
 			}
 			return os.Remove(crash)
 		})
 	}
-	if ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
-		t.Errorf("incarnations %q", ids)
-	}
+	assert.True(t, ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2], "incarnations %q", ids)
 	for _, want := range []string{"restarting in 5s", "restarting in 10s", "restarting in 20s"} {
 		w.log.awaits(t, want)
 	}
@@ -267,9 +251,8 @@ func TestWrapSlowLoading(t *testing.T) {
 		if r.Process == nil || r.Process.AgeSeconds < 5 {
 			return fmt.Errorf("%+v", r.Process)
 		}
-		if r.Phase != "probing" || r.Process.Starts != 1 {
-			t.Errorf("%+v", r)
-		}
+		assert.Equal(t, r.Phase, "probing")
+		assert.Equal(t, r.Process.Starts, 1)
 		return nil
 	})
 	if code, _, errs := ask(t, "health", "--socket", w.socket); code != 1 || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "not serving: probing") {
@@ -298,9 +281,8 @@ func TestWrapStartTimeout(t *testing.T) {
 	w = wrapEngine(t, "serve", "--start-timeout", "30s")
 	awaitState(t, w.cli, w.key, instance.Ready)
 	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 || strings.Contains(w.log.String(), "--start-timeout (") {
-		t.Errorf("exit %d", code)
-	}
+	code := w.code(t)
+	assert.True(t, code == 7 && !strings.Contains(w.log.String(), "--start-timeout ("), "exit %d", code)
 }
 
 // SIGTERM while the engine loads: there is nothing to drain.
@@ -322,9 +304,7 @@ func TestWrapAgentKilled(t *testing.T) {
 	pid := w.status(t).Process.PID
 	w.send(t, syscall.SIGKILL)
 	w.code(t)
-	if !running(pid) {
-		t.Fatal("the engine went with its agent")
-	}
+	require.True(t, running(pid), "the engine went with its agent")
 	second := &wrapped{etcd: w.etcd, cli: w.cli, key: w.key, address: w.address, socket: w.socket}
 	second.start(t, "serve")
 	if code := second.code(t); code != 1 || !strings.Contains(second.log.String(), "an engine that outlived its agent?") {

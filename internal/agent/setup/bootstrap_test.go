@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const mooncakeProducer = `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","engine_id":"base"}`
@@ -57,9 +58,7 @@ func TestBootstrapFacts(t *testing.T) {
 			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.Bootstrap != tc.asked || c.values.Sources["bootstrap-port"] != tc.from {
 				t.Errorf("asks %q from %q: %s", c.Bootstrap, c.values.Sources["bootstrap-port"], d)
 			}
-			if tc.asked != "" && rec.EngineIDs != nil {
-				t.Errorf("unexpected engine ids: %v", rec.EngineIDs)
-			}
+			assert.False(t, tc.asked != "" && rec.EngineIDs != nil, "unexpected engine ids: %v", rec.EngineIDs)
 		})
 	}
 }
@@ -82,9 +81,8 @@ func TestBootstrapFactsRefuse(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := loadArgs(t, tc.env, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("%v", err)
-			}
+			_, err := loadArgs(t, tc.env, tc.args...)
+			assert.ErrorContains(t, err, tc.want)
 		})
 	}
 }

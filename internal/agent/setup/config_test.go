@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -50,9 +51,9 @@ func TestLoadDefaults(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
-		t.Error(d)
-	}
+	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
+		cmpopts.IgnoreFields(Config{}, "values"))
+	assert.True(t, d == "", d)
 }
 
 func TestLoadSources(t *testing.T) {
@@ -75,18 +76,14 @@ func TestLoadSources(t *testing.T) {
 		LogLevel: "info", LogFormat: "text",
 		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values")); d != "" {
-		t.Error(d)
-	}
+	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
+		cmpopts.IgnoreFields(Config{}, "values"))
+	assert.True(t, d == "", d)
 	env["PD_ENGINE_API_KEY"] = "ours"
 	delete(env, "PD_ROLE")
 	got, err := loadArgs(t, env, "--role", "prefill")
-	if err != nil || got.EngineAPIKey != "ours" || len(got.HostID) != 16 {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if d := cmp.Diff(map[string]string{"zone": "a", "rack": "1"}, got.labels); d != "" {
-		t.Error(d)
-	}
+	assert.True(t, err == nil && got.EngineAPIKey == "ours" && len(got.HostID) == 16, "%+v, %v", got, err)
+	assert.NoDiff(t, map[string]string{"zone": "a", "rack": "1"}, got.labels)
 }
 
 func TestLoadRefuses(t *testing.T) {
@@ -131,25 +128,17 @@ func TestLoadRefuses(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := loadArgs(t, tc.env, tc.args...)
-			if err == nil {
-				t.Fatalf("accepted: %+v", c)
-			}
-			for _, w := range tc.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q lacks %q", err, w)
-				}
-			}
-			if strings.Contains(err.Error(), "topsecret") || strings.Contains(err.Error(), "\x1b") {
-				t.Errorf("shown in the clear: %q", err)
-			}
+			require.Error(t, err, "accepted: %+v", c)
+			assert.ErrorContains(t, err, tc.want...)
+			assert.NotContains(t, err.Error(), "topsecret")
+			assert.NotContains(t, err.Error(), "\x1b")
 		})
 	}
-	if _, err := loadArgs(t, nil, append(good[:6:6], "--address", "127.0.0.1:8100", "--allow-loopback", "--ttl", "2s", "--allow-short-ttl")...); err != nil {
-		t.Errorf("allowed by flag: %v", err)
-	}
-	if _, err := loadArgs(t, map[string]string{"PD_LABEL": many(40)}, good...); err == nil || !strings.Contains(err.Error(), "at most 32 labels") {
-		t.Errorf("40 labels: %v", err)
-	}
+	_, err := loadArgs(t, nil,
+		append(good[:6:6], "--address", "127.0.0.1:8100", "--allow-loopback", "--ttl", "2s", "--allow-short-ttl")...)
+	assert.NoError(t, err, "allowed by flag")
+	_, err = loadArgs(t, map[string]string{"PD_LABEL": many(40)}, good...)
+	assert.ErrorContains(t, err, "at most 32 labels")
 }
 
 func many(n int) string {
@@ -167,10 +156,7 @@ func TestLeaseOfTheCommand(t *testing.T) {
 		"--role", "prefill", "--address", "10.0.0.7:8000", "--etcd-endpoints", "10.0.0.1:2379", "--", "vllm", "serve", "M", "--host", "10.0.0.7",
 		"--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_producer","kv_connector_extra_config":{"kv_lease_duration":120}}`,
 	}
-	if got := mustLoad(t, nil, command...).KVLease; got != 2*time.Minute {
-		t.Errorf("from the command: %s", got)
-	}
-	if got := mustLoad(t, nil, append([]string{"--kv-lease", "50s"}, command...)...).KVLease; got != 50*time.Second {
-		t.Errorf("from the flag: %s", got)
-	}
+	assert.Equal(t, mustLoad(t, nil, command...).KVLease, 2*time.Minute, "from the command")
+	assert.Equal(t, mustLoad(t, nil, append([]string{"--kv-lease", "50s"}, command...)...).KVLease, 50*time.Second,
+		"from the flag")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -97,9 +98,7 @@ func TestFacts(t *testing.T) {
 			got := found{
 				c.Key.String(), c.Engine, c.Model, c.connector, c.Facts.KVRole, c.EngineAPIKey, strings.Join(c.EtcdEndpoints, ","), c.Facts.TPSize, c.Facts.DPSize,
 			}
-			if d := cmp.Diff(tc.want, got); d != "" {
-				t.Error(d)
-			}
+			assert.NoDiff(t, tc.want, got)
 		})
 	}
 }
@@ -116,9 +115,7 @@ func TestFactsInTheRecord(t *testing.T) {
 		Ports:  map[string][]int{instance.PortNIXL: {5700}},
 		Labels: map[string]string{"mooncake_host": "mine", "mooncake_protocol": "rdma", "mooncake_master": "m:50001", "kv_connector": "NixlConnector", "scheduling_policy": "priority"},
 	}
-	if d := cmp.Diff(want, rec); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, rec)
 }
 
 // vllm-ascend reads the time for which prefill keeps blocks from an environment variable of vLLM.
@@ -161,14 +158,11 @@ func TestEngineIDsOfRanks(t *testing.T) {
 		{[]string{"-dp", "1"}, map[string]string{"0": "e1"}},
 	} {
 		c := mustLoad(t, nil, append([]string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", nixlBoth}, tc.args...)...)
-		if d := cmp.Diff(tc.want, c.Record().EngineIDs); d != "" {
-			t.Errorf("%v: %s", tc.args, d)
-		}
+		d := cmp.Diff(tc.want, c.Record().EngineIDs)
+		assert.True(t, d == "", "%v: %s", tc.args, d)
 	}
 	_, err := loadArgs(t, nil, "--role=decode", "--", "vllm", "serve", "M", "-dp", "2", "--data-parallel-multi-port-external-lb")
-	if err == nil || !strings.Contains(err.Error(), "start a command and an agent for each rank") {
-		t.Errorf("several ports by one command: %v", err)
-	}
+	assert.ErrorContains(t, err, "start a command and an agent for each rank")
 }
 
 func TestFactsRefuse(t *testing.T) {
@@ -207,14 +201,8 @@ func TestFactsRefuse(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := loadArgs(t, tc.env, tc.args...)
-			if err == nil {
-				t.Fatalf("accepted: %+v", c)
-			}
-			for _, w := range tc.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q lacks %q", err, w)
-				}
-			}
+			require.Error(t, err, "accepted: %+v", c)
+			assert.ErrorContains(t, err, tc.want...)
 		})
 	}
 }
@@ -226,8 +214,6 @@ func TestNotes(t *testing.T) {
 	require.NoError(t, err)
 	notes := strings.Join(c.Notes, "\n")
 	for _, want := range []string{"--config c.yaml is not read by the agent", "the role is decode, but --kv-transfer-config of the command has kv_producer", "MOONCAKE_CONFIG_PATH: unusable"} {
-		if !strings.Contains(notes, want) {
-			t.Errorf("%q lacks %q", notes, want)
-		}
+		assert.Contains(t, notes, want)
 	}
 }

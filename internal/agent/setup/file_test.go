@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -31,16 +32,11 @@ func TestFile(t *testing.T) {
 	if c.Key.String() != "prefill/10.0.0.7:8000" || c.Model != "from-env" || c.TTL != 20*time.Second || !c.StrictModel || c.RestartDelay != 2*time.Second {
 		t.Errorf("%+v", c)
 	}
-	if d := cmp.Diff(map[string]string{"rack": "1", "note": "a,b", "kv_connector": "NixlConnector"}, c.labels); d != "" {
-		t.Error(d)
-	}
-	if from := c.values.Sources["ttl"]; from != "file "+path {
-		t.Errorf("ttl is from %q", from)
-	}
+	assert.NoDiff(t, map[string]string{"rack": "1", "note": "a,b", "kv_connector": "NixlConnector"}, c.labels)
+	assert.Equal(t, c.values.Sources["ttl"], "file "+path, "source of ttl")
 	// A setting in a file, as in the environment, may be meant for other agents.
-	if _, err := loadArgs(t, nil, "--config", path, "--address=10.0.0.7:1"); err != nil {
-		t.Error(err)
-	}
+	_, err = loadArgs(t, nil, "--config", path, "--address=10.0.0.7:1")
+	assert.NoError(t, err)
 }
 
 func TestFileRefuses(t *testing.T) {
@@ -52,9 +48,8 @@ func TestFileRefuses(t *testing.T) {
 		"ttl: soon\n":                  `agent.yaml): bad value "soon"`,
 		"role: prefil\naddress: h:1\n": `agent.yaml): unknown role "prefil"`,
 	} {
-		if _, err := loadArgs(t, nil, "--config", settingsFile(t, text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %q is not in %v", text, want, err)
-		}
+		_, err := loadArgs(t, nil, "--config", settingsFile(t, text))
+		assert.True(t, err != nil && strings.Contains(err.Error(), want), "%q: %q is not in %v", text, want, err)
 	}
 }
 
@@ -77,9 +72,7 @@ func TestPrintConfig_RoundTrip(t *testing.T) {
 			env = nil
 		}
 		want, err := loadArgs(t, nil, args...)
-		if err != nil {
-			t.Fatalf("%q: %v", args, err)
-		}
+		require.NoError(t, err, args)
 		want.Side.Release()
 		var out bytes.Buffer
 		require.NoError(t, want.Print(&out))
@@ -96,11 +89,9 @@ func TestPrintConfig_RoundTrip(t *testing.T) {
 		if want.Side.Chosen {
 			got.Side.port = want.Side.port // chosen again; another process may use the first one now
 		}
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}), cmpopts.IgnoreFields(Config{}, "values", "Notes")); d != "" {
-			t.Errorf("%q (-printed +read)\n%s\n%s", args, d, &out)
-		}
-		if strings.Contains(out.String(), "secret") {
-			t.Errorf("%q shows a secret\n%s", args, &out)
-		}
+		d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
+			cmpopts.IgnoreFields(Config{}, "values", "Notes"))
+		assert.True(t, d == "", "%q (-printed +read)\n%s\n%s", args, d, &out)
+		assert.False(t, strings.Contains(out.String(), "secret"), "%q shows a secret\n%s", args, &out)
 	}
 }

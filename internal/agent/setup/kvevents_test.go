@@ -8,12 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,15 +45,10 @@ func TestKVEvents_EndpointOfCommand(t *testing.T) {
 			args := append([]string{"--role=prefill", "--etcd-endpoints=10.0.0.1:1", "--", "vllm", "serve", "M", "--host=10.0.0.7", "--kv-events-config", tc.events}, tc.more...)
 			c := mustLoad(t, nil, args...)
 			defer c.Events.Release()
-			if d := cmp.Diff(tc.want, c.Facts.KVEvents); d != "" {
-				t.Error(d)
-			}
-			if c.Events.Command != nil {
-				t.Errorf("the command of the engine is %q", c.Events.Command)
-			}
-			if got := strings.Join(c.Notes, "\n"); tc.note == "" && got != "" || !strings.Contains(got, tc.note) {
-				t.Errorf("notes %q", got)
-			}
+			assert.NoDiff(t, tc.want, c.Facts.KVEvents)
+			assert.True(t, c.Events.Command == nil, "the command of the engine is %q", c.Events.Command)
+			got := strings.Join(c.Notes, "\n")
+			assert.True(t, (tc.note != "" || got == "") && strings.Contains(got, tc.note), "notes %q", got)
 		})
 	}
 }
@@ -69,16 +63,14 @@ func TestKVEvents_PortsOfTwoEngines(t *testing.T) {
 		e.choose("127.0.0.1:8777")
 		defer e.Release()
 		for _, other := range all {
-			if e.Endpoint == other.Endpoint || e.Replay == other.Replay {
-				t.Errorf("twice: %s, %s", e.Endpoint, e.Replay)
-			}
+			assert.True(t, e.Endpoint != other.Endpoint && e.Replay != other.Replay,
+				"twice: %s, %s", e.Endpoint, e.Replay)
 		}
 		all = append(all, e)
 	}
 	last := all[2]
-	if p, q := vllmargs.EndpointPort(last.Endpoint), vllmargs.EndpointPort(last.Replay); p < eventsFirst || q != p+2 {
-		t.Errorf("%s, replay %s", last.Endpoint, last.Replay)
-	}
+	p, q := vllmargs.EndpointPort(last.Endpoint), vllmargs.EndpointPort(last.Replay)
+	assert.True(t, p >= eventsFirst && q == p+2, "%s, replay %s", last.Endpoint, last.Replay)
 	last.Release()
 	used, err := net.Listen("tcp", ":"+strconv.Itoa(vllmargs.EndpointPort(last.Replay)+1)) // of its second rank
 	if err == nil {                                                                        // else another process has taken it, which is as good
@@ -87,9 +79,7 @@ func TestKVEvents_PortsOfTwoEngines(t *testing.T) {
 	again := kvEvents{Events: vllmargs.Events{Publishes: true}, ranks: last.ranks}
 	again.choose("127.0.0.1:8777")
 	defer again.Release()
-	if again.Endpoint == last.Endpoint {
-		t.Errorf("chose %s, whose replay is taken", again.Endpoint)
-	}
+	assert.NotEqual(t, again.Endpoint, last.Endpoint, "an endpoint whose replay is taken")
 }
 
 // A publisher that would connect to its machine, where no subscriber listens, gets an endpoint to listen at.
@@ -105,9 +95,7 @@ func TestKVEvents_ConnectingPublisher(t *testing.T) {
 			t.Errorf("record %+v, others %v", at, seen)
 		}
 		seen = append(seen, at.Endpoint)
-		if got := strings.Join(c.Notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "it listens at "+c.Events.Endpoint) {
-			t.Errorf("notes %q", got)
-		}
+		assert.Contains(t, strings.Join(c.Notes, "\n"), "would connect to "+given, "it listens at "+c.Events.Endpoint)
 		published, err := vllmargs.ParseEvents(c.Argv()[len(c.Argv())-1])
 		if err != nil || published.Endpoint != c.Events.Endpoint || !vllmargs.Binds(published.Endpoint) || published.Topic != "kv" {
 			t.Fatalf("the command of the engine is %q, %v", c.Argv(), err)

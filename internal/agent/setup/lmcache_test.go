@@ -3,12 +3,13 @@ package setup
 import (
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // lmcachePage returns the configuration files and the agent's commands from the page.
@@ -34,9 +35,7 @@ func lmcachePage(t *testing.T) (dir string, commands []string) {
 func TestLMCachePage(t *testing.T) {
 	t.Parallel()
 	dir, commands := lmcachePage(t)
-	if len(commands) != 4 {
-		t.Fatalf("%d commands", len(commands))
-	}
+	require.Len(t, commands, 4)
 	for _, line := range commands {
 		line = strings.ReplaceAll(line, "LMCACHE_CONFIG_FILE=", "LMCACHE_CONFIG_FILE="+dir+"/")
 		args := strings.Fields(strings.ReplaceAll(line, "'", ""))[1:]
@@ -45,19 +44,15 @@ func TestLMCachePage(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 			continue
 		}
-		if c.connector != "lmcache" {
-			t.Errorf("%s: connector %q", line, c.connector)
-		}
+		assert.Equal(t, c.connector, "lmcache", "%s: connector", line)
 		if c.Key.Role == instance.Prefill {
-			if c.Notices.Endpoint != "tcp://127.0.0.1:8500" || c.Notices.Listen != "10.0.0.7:0" {
-				t.Errorf("%s: %+v", line, c.Notices)
-			}
+			assert.Equal(t, c.Notices.Endpoint, "tcp://127.0.0.1:8500", line)
+			assert.Equal(t, c.Notices.Listen, "10.0.0.7:0", line)
 			continue
 		}
 		init, alloc := c.Facts.Ports[instance.PortLMCacheInit], c.Facts.Ports[instance.PortLMCacheAlloc]
-		if !slices.Equal(init, []int{7300, 7301}) || !slices.Equal(alloc, []int{7400, 7401}) {
-			t.Errorf("%s: %v", line, c.Facts.Ports)
-		}
+		assert.EqualSlices(t, init, []int{7300, 7301}, "%s: %v", line, c.Facts.Ports)
+		assert.EqualSlices(t, alloc, []int{7400, 7401}, "%s: %v", line, c.Facts.Ports)
 	}
 }
 
@@ -73,8 +68,7 @@ func TestLMCacheRefuses(t *testing.T) {
 		{"--role=prefill --connector=lmcache --lmcache-config=/does/not/exist", "--lmcache-config"},
 	} {
 		args := append([]string{"--host-id=h", "--address=127.0.0.1:8100"}, strings.Fields(tc.args)...)
-		if _, err := loadArgs(t, nil, args...); err == nil || !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s: %v", tc.args, err)
-		}
+		_, err := loadArgs(t, nil, args...)
+		assert.True(t, err != nil && strings.Contains(err.Error(), tc.want), "%s: %v", tc.args, err)
 	}
 }

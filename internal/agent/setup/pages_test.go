@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -25,9 +26,8 @@ func TestMoRIIOPage_Commands(t *testing.T) {
 			fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 			Settings().Register(fs)
 			require.NoError(t, fs.Parse(strings.Fields("-"+args)))
-			if c, err := Load(fs, none, nil); err != nil || c.ZMQRegister == "" || c.Key.Role != "" {
-				t.Errorf("%s: %+v, %v", line, c.Key, err)
-			}
+			c, err := Load(fs, none, nil)
+			assert.True(t, err == nil && c.ZMQRegister != "" && c.Key.Role == "", "%s: %+v, %v", line, c.Key, err)
 		}
 		if _, found, ok := strings.Cut(line, "--kv-transfer-config '"); ok {
 			engines++
@@ -36,9 +36,7 @@ func TestMoRIIOPage_Commands(t *testing.T) {
 				Role      string            `json:"kv_role"`
 				Extra     map[string]string `json:"kv_connector_extra_config"`
 			}
-			if err := json.Unmarshal([]byte(strings.TrimSuffix(found, "'")), &transfer); err != nil {
-				t.Fatalf("%s: %v", line, err)
-			}
+			require.NoError(t, json.Unmarshal([]byte(strings.TrimSuffix(found, "'")), &transfer), line)
 			port := transfer.Extra["http_port"]
 			if transfer.Connector != "MoRIIOConnector" || transfer.Role == "" || transfer.Extra["proxy_ping_port"] != "36367" || !strings.Contains(line, "--port "+port+" ") {
 				t.Errorf("%s: %+v", line, transfer)
@@ -49,15 +47,12 @@ func TestMoRIIOPage_Commands(t *testing.T) {
 			for name := range strings.SplitSeq(cell, ",") {
 				fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 				Settings().Register(fs)
-				if name = strings.Trim(name, " `-"); fs.Lookup(name) == nil {
-					t.Errorf("there is no flag --%s", name)
-				}
+				name = strings.Trim(name, " `-")
+				assert.True(t, fs.Lookup(name) != nil, "there is no flag --%s", name)
 			}
 		}
 	}
-	if agents != 3 || engines != 2 {
-		t.Errorf("%d commands of agents, %d of engines", agents, engines)
-	}
+	assert.True(t, agents == 3 && engines == 2, "%d commands of agents, %d of engines", agents, engines)
 }
 
 func TestZMQRegister_EngineFlagsRefused(t *testing.T) {
@@ -75,8 +70,7 @@ func TestZMQRegister_EngineFlagsRefused(t *testing.T) {
 		fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 		Settings().Register(fs)
 		require.NoError(t, fs.Parse(strings.Fields(args)))
-		if _, err := Load(fs, none, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", args, err)
-		}
+		_, err := Load(fs, none, nil)
+		assert.True(t, err != nil && strings.Contains(err.Error(), want), "%s: %v", args, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The record has the side channel ports of the ranks that are started here, next to other ports.
@@ -23,11 +24,8 @@ func TestRecord_SideChannel(t *testing.T) {
 	} {
 		c := Config{Facts: instance.Record{Ports: other}, Side: tc.side}
 		got := c.Record()
-		if d := cmp.Diff(tc.want, got.Ports); d != "" {
-			t.Errorf("%s (-want +got)\n%s", tc.name, d)
-		}
+		d := cmp.Diff(tc.want, got.Ports)
+		assert.True(t, d == "", "%s (-want +got)\n%s", tc.name, d)
 	}
-	if len(other) != 1 {
-		t.Errorf("the facts have changed: %v", other)
-	}
+	assert.Len(t, other, 1, "the facts have changed")
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const nixlInside = `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` + nixlProducer + `,{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}]}}`
@@ -92,9 +93,8 @@ func TestSideChannel_SkipsUsedPorts(t *testing.T) {
 	}
 	second := sideChannel{host: "localhost", count: 1}
 	defer second.Release()
-	if second.choose("127.0.0.1:8777"); second.port == first.port || second.port == 0 {
-		t.Errorf("chose %d twice", second.port)
-	}
+	second.choose("127.0.0.1:8777")
+	assert.True(t, second.port != first.port && second.port != 0, "chose %d twice", second.port)
 }
 
 // No agent chooses a port that another agent has chosen for an engine that does not listen yet.
@@ -105,9 +105,7 @@ func TestSideChannelsOfTwoEngines(t *testing.T) {
 	defer first.Release()
 	second.choose("127.0.0.1:9778")
 	defer second.Release()
-	if first.port == second.port {
-		t.Errorf("chose %d twice", first.port)
-	}
+	assert.NotEqual(t, first.port, second.port)
 }
 
 // Engines on other machines cannot fetch from an engine whose
@@ -125,8 +123,7 @@ func TestSideChannelOfAnotherMachine(t *testing.T) {
 		{"127.0.0.1", nil, false},
 	} {
 		c := mustLoad(t, tc.env, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host", tc.host, "--kv-transfer-config", nixlProducer)
-		if got := strings.Contains(strings.Join(c.Notes, "\n"), note); got != tc.want {
-			t.Errorf("%s, %v: noted %v in %q", tc.host, tc.env, got, c.Notes)
-		}
+		assert.Equal(t, strings.Contains(strings.Join(c.Notes, "\n"), note), tc.want,
+			"%s, %v: noted in %q", tc.host, tc.env, c.Notes)
 	}
 }

@@ -2,7 +2,6 @@ package wrap_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -21,33 +21,22 @@ func TestExit(t *testing.T) {
 	p, out := start(t, "exit:3", wrap.Options{})
 	<-p.Done()
 	e := p.Exit()
-	if e.Status() != 3 || e.OK() || e.String() != "exit code 3" || e.At.IsZero() {
-		t.Errorf("%+v: %s", e, e)
-	}
-	if s := out.String(); !strings.Contains(s, "out\n") || !strings.Contains(s, "err\n") {
-		t.Errorf("output %q", s)
-	}
+	assert.True(t, e.Status() == 3 && !e.OK() && e.String() == "exit code 3" && !e.At.IsZero(), "%+v: %s", e, e)
+	assert.Contains(t, out.String(), "out\n", "err\n")
 	p, _ = start(t, "exit:0", wrap.Options{})
 	<-p.Done()
-	if e := p.Exit(); e.Status() != 0 || !e.OK() {
-		t.Errorf("%+v", e)
-	}
+	e = p.Exit()
+	assert.True(t, e.Status() == 0 && e.OK(), "%+v", e)
 	p, out = start(t, "plain", wrap.Options{})
 	out.awaits(t, "ready")
-	if e := p.Exit(); e.String() != "exit code 0" || !e.At.IsZero() {
-		t.Errorf("running: %+v", e)
-	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
+	e = p.Exit()
+	assert.True(t, e.String() == "exit code 0" && e.At.IsZero(), "running: %+v", e)
+	assert.NoError(t, p.Signal(syscall.SIGTERM))
 	<-p.Done()
-	if e := p.Exit(); e.Status() != 143 || e.OK() || e.String() != "signal 15 (terminated)" {
-		t.Errorf("%+v: %s", e, e)
-	}
+	e = p.Exit()
+	assert.True(t, e.Status() == 143 && !e.OK() && e.String() == "signal 15 (terminated)", "%+v: %s", e, e)
 	for _, send := range []func(syscall.Signal) error{p.Signal, p.SignalGroup} {
-		if err := send(syscall.SIGTERM); err != nil {
-			t.Errorf("a signal to the dead: %v", err)
-		}
+		assert.NoError(t, send(syscall.SIGTERM), "a signal to the dead")
 	}
 }
 
@@ -59,9 +48,8 @@ func TestCannotStart(t *testing.T) {
 	for path, want := range map[string]int{"pdmesh-no-such-program": 127, filepath.Join(dir, "none"): 127, text: 126, dir: 126} {
 		for _, dieWith := range []bool{false, true} {
 			_, err := wrap.Start(wrap.Options{Argv: []string{path}, DieWith: dieWith, Log: silent(), Reaper: wrap.NewReaper()})
-			if !errors.Is(err, wrap.ErrStart) || wrap.StartStatus(err) != want {
-				t.Errorf("%s: %v, %d", path, err, wrap.StartStatus(err))
-			}
+			assert.ErrorIs(t, err, wrap.ErrStart, path)
+			assert.Equal(t, wrap.StartStatus(err), want, path)
 		}
 	}
 }
@@ -91,9 +79,8 @@ func TestStop(t *testing.T) {
 				cancel()
 			}
 			p.Stop(ctx.Done(), tc.sig, tc.limit)
-			if e := p.Exit(); e.Status() != tc.want || !strings.Contains(out.String(), tc.says) {
-				t.Errorf("%s, output %q", e, out)
-			}
+			e := p.Exit()
+			assert.True(t, e.Status() == tc.want && strings.Contains(out.String(), tc.says), "%s, output %q", e, out)
 			p.Stop(t.Context().Done(), tc.sig, tc.limit) // after its exit
 		})
 	}
@@ -108,13 +95,9 @@ func TestSweep(t *testing.T) {
 			p, out := start(t, "parent:"+child+":leaves", wrap.Options{Sweep: 100 * time.Millisecond})
 			left := out.awaits(t, "ready")
 			<-p.Exited()
-			if e := p.Exit(); e.Status() != 3 {
-				t.Errorf("%s", e)
-			}
+			assert.Equal(t, p.Exit().Status(), 3)
 			<-p.Done()
-			if alive(left) {
-				t.Errorf("process %d is left behind", left)
-			}
+			assert.False(t, alive(left), "process %d is left behind", left)
 		})
 	}
 }
@@ -126,9 +109,8 @@ func TestKill_ProcessGroup(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	p.Stop(ctx.Done(), syscall.SIGTERM, time.Hour)
-	if alive(child) || alive(p.PID()) {
-		t.Errorf("%d or %d is left behind", child, p.PID())
-	}
+	assert.False(t, alive(child), "left behind")
+	assert.False(t, alive(p.PID()), "left behind")
 }
 
 func TestChild_DiesWithParent(t *testing.T) {
@@ -152,9 +134,7 @@ func TestChild_DiesWithParent(t *testing.T) {
 			}
 			// The child has a separate process group, so this process's sweep does not end it.
 			<-p.Done()
-			if !alive(child) {
-				t.Error("the child died with its parent")
-			}
+			assert.True(t, alive(child), "the child died with its parent")
 			_ = syscall.Kill(child, syscall.SIGKILL)
 		})
 	}
@@ -180,23 +160,15 @@ func TestReaper(t *testing.T) {
 		return nil
 	})
 	_ = in.Close()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-done)
 }
 
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	b := wrap.Backoff{First: time.Second, Max: 10 * time.Second}
 	for i, want := range []int{1, 2, 4, 8, 10, 10} {
-		if got := b.After(3 * time.Second); got != time.Duration(want)*time.Second {
-			t.Errorf("%d: %s", i, got)
-		}
+		assert.Equal(t, b.After(3*time.Second), time.Duration(want)*time.Second, i)
 	}
-	if got := b.After(time.Minute); got != time.Second {
-		t.Errorf("after a good life: %s", got)
-	}
-	if got := b.After(0); got != 2*time.Second {
-		t.Errorf("and then: %s", got)
-	}
+	assert.Equal(t, b.After(time.Minute), time.Second, "after a good life")
+	assert.Equal(t, b.After(0), 2*time.Second, "and then")
 }

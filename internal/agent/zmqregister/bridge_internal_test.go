@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -35,7 +36,5 @@ func TestSweep_PingBeforeSweep(t *testing.T) {
 		b.sweep(now)
 		now = now.Add(ttl / sweeps)
 	}
-	if !m.ended {
-		t.Errorf("an instance that has not pinged for %s stays registered", 2*ttl)
-	}
+	assert.True(t, m.ended, "an instance that has not pinged for %s stays registered", 2*ttl)
 }

@@ -3,10 +3,8 @@ package zmqregister_test
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -60,12 +59,8 @@ func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqre
 		ended = true
 		before := len(text.String())
 		cancel()
-		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the bridge ended with %v", err)
-		}
-		if after := text.String()[before:]; strings.Contains(after, "has exited") {
-			t.Errorf("engines that run and stay registered are logged as exited:\n%s", after)
-		}
+		assert.ErrorIs(t, <-done, context.Canceled, "the bridge ended with")
+		assert.NotContains(t, text.String()[before:], "has exited")
 	}
 	t.Cleanup(stop)
 	return b, stop
@@ -92,9 +87,7 @@ func record(t *testing.T, cli *clientv3.Client, k instance.Key) *instance.Record
 	}
 	rec, _, err := schema.DecodeRecord(k, resp.Kvs[0].Value)
 	require.NoError(t, err)
-	if resp.Kvs[0].Lease == 0 {
-		t.Errorf("%s has no lease", k)
-	}
+	assert.NotEqual(t, resp.Kvs[0].Lease, 0, "%s has no lease", k)
 	return &rec
 }
 
@@ -136,14 +129,12 @@ func TestPings_Register(t *testing.T) {
 		len(rec.Models) != 1 || rec.Version == "" || rec.Agent != "test" {
 		t.Errorf("registered as %+v", rec)
 	}
-	if rec = waitReady(t, cli, dk); rec.TransferMode != "READ" || rec.ZMQAddress != d.ZMQAddress() {
-		t.Errorf("the older form is %+v", rec)
-	}
+	rec = waitReady(t, cli, dk)
+	assert.True(t, rec.TransferMode == "READ" && rec.ZMQAddress == d.ZMQAddress(), "the older form is %+v", rec)
 	p.Mute(true)
 	waitGone(t, cli, pk)
-	if rec := record(t, cli, dk); rec == nil || rec.State != instance.Ready {
-		t.Errorf("one that pings is %+v", rec)
-	}
+	rec = record(t, cli, dk)
+	assert.True(t, rec != nil && rec.State == instance.Ready, "one that pings is %+v", rec)
 	p.Mute(false)
 	waitReady(t, cli, pk)
 }
@@ -159,9 +150,8 @@ func TestRestartInTheOtherRole(t *testing.T) {
 	p.Kill()
 	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode, Addr: p.Address()})
 	waitReady(t, cli, key(instance.Decode, d))
-	if rec := record(t, cli, pk); rec != nil {
-		t.Errorf("the former role is %+v", rec)
-	}
+	rec := record(t, cli, pk)
+	assert.True(t, rec == nil, "the former role is %+v", rec)
 }
 
 // TestPing_EngineProbedFirst: a ping for an engine that does not answer
@@ -182,9 +172,8 @@ func TestPing_EngineProbedFirst(t *testing.T) {
 	send()
 	waitReady(t, cli, key(instance.Decode, d))
 	send()
-	if rec := record(t, cli, absent); rec != nil {
-		t.Errorf("an engine that does not answer is %+v", rec)
-	}
+	rec := record(t, cli, absent)
+	assert.True(t, rec == nil, "an engine that does not answer is %+v", rec)
 	// Its process has ended; its pings continue.
 	dk := key(instance.Decode, d)
 	again := pack(t, newer(map[string]any{"type": "D", "http_address": d.Address(), "zmq_address": d.ZMQAddress(), "tp_size": 1}))
@@ -211,9 +200,8 @@ func TestBridgeEnds(t *testing.T) {
 	was := waitReady(t, cli, k)
 	endpoint := endpointOf(b)
 	stop()
-	if rec := record(t, cli, k); rec == nil || rec.State != instance.Ready {
-		t.Errorf("after the end of the bridge: %+v", rec)
-	}
+	rec := record(t, cli, k)
+	assert.True(t, rec != nil && rec.State == instance.Ready, "after the end of the bridge: %+v", rec)
 	b, stop = bridge(t, cli, endpoint, "host-1")
 	testkit.Eventually(t, soon, func() error {
 		if rec := record(t, cli, k); rec == nil || rec.ID != was.ID {
@@ -243,9 +231,8 @@ func TestForeignKey_NotTakenOver(t *testing.T) {
 	end := time.Now().Add(2 * ttl)
 	for time.Now().Before(end) {
 		require.NoError(t, to.Send(t.Context(), ping))
-		if rec := record(t, cli, k); rec == nil || rec.HostID != first.HostID {
-			t.Fatalf("another bridge has taken the key: %+v", rec)
-		}
+		rec := record(t, cli, k)
+		require.True(t, rec != nil && rec.HostID == first.HostID, "another bridge has taken the key: %+v", rec)
 		time.Sleep(50 * time.Millisecond) // the ping interval of such an engine
 	}
 	stop()
@@ -274,19 +261,13 @@ func TestMalformedPings_Ignored(t *testing.T) {
 	}
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	waitReady(t, cli, key(instance.Prefill, p))
-	testkit.Eventually(t, soon, func() error {
-		if n := b.Counts(); n.Refused != 3 || n.Instances != 1 || n.Registrations != 1 || n.Pings < 3 || n.Lost != 0 {
-			return fmt.Errorf("counted %+v", n)
-		}
-		return nil
+	testkit.Until(t, soon, b.Counts, func(n zmqregister.Counts) bool {
+		return n.Refused == 3 && n.Instances == 1 && n.Registrations == 1 && n.Pings >= 3 && n.Lost == 0
 	})
 	p.Kill()
 	waitGone(t, cli, key(instance.Prefill, p))
-	testkit.Eventually(t, soon, func() error {
-		if n := b.Counts(); n.Instances != 0 || n.Registrations != 1 || n.Lost != 1 {
-			return fmt.Errorf("counted %+v", n)
-		}
-		return nil
+	testkit.Until(t, soon, b.Counts, func(n zmqregister.Counts) bool {
+		return n.Instances == 0 && n.Registrations == 1 && n.Lost == 1
 	})
 }
 

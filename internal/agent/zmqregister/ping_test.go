@@ -1,7 +1,6 @@
 package zmqregister_test
 
 import (
-	"errors"
 	"maps"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -62,13 +62,11 @@ func TestParsePing(t *testing.T) {
 		"newer IPv6": {newer(map[string]any{"type": "D", "http_address": "fd00::2:8100", "zmq_address": "host:fd00::2,handshake:6301,notify:61005"}), v6},
 		"older IPv6": {older(map[string]any{"role": "D", "request_address": "http://[fd00::2]:8100/v1/completions"}), v6},
 	} {
-		if got, err := zmqregister.ParsePing(pack(t, tc.message)); err != nil || got != tc.want {
-			t.Errorf("%s: %+v, %v", name, got, err)
-		}
+		got, err := zmqregister.ParsePing(pack(t, tc.message))
+		assert.True(t, err == nil && got == tc.want, "%s: %+v, %v", name, got, err)
 	}
-	if _, err := zmqregister.ParsePing(pack(t, map[string]any{"type": "HELLO"})); !errors.Is(err, zmqregister.ErrHello) {
-		t.Errorf("HELLO: %v", err)
-	}
+	_, err := zmqregister.ParsePing(pack(t, map[string]any{"type": "HELLO"}))
+	assert.ErrorIs(t, err, zmqregister.ErrHello, "HELLO")
 }
 
 func TestBadPings(t *testing.T) {
@@ -89,9 +87,8 @@ func TestBadPings(t *testing.T) {
 		"https":                pack(t, older(map[string]any{"request_address": "https://10.0.0.1:8100/v1/completions"})),
 		"a password":           pack(t, older(map[string]any{"request_address": "http://a:b@10.0.0.1:8100/v1/completions"})),
 	} {
-		if p, err := zmqregister.ParsePing(b); !errors.Is(err, zmqregister.ErrPing) {
-			t.Errorf("%s: %+v, %v", name, p, err)
-		}
+		p, err := zmqregister.ParsePing(b)
+		assert.ErrorIs(t, err, zmqregister.ErrPing, "%s: %+v", name, p)
 	}
 }
 
@@ -110,8 +107,6 @@ func FuzzPing(f *testing.F) {
 		if z, err := connector.ParseZMQAddress(p.ZMQ.String()); err != nil || z != p.ZMQ {
 			t.Fatalf("zmq address %q: %v", p.ZMQ, err)
 		}
-		if p.DPSize < 1 || p.TPSize < 1 || p.Mode != "READ" && p.Mode != "WRITE" {
-			t.Fatalf("%+v", p)
-		}
+		require.True(t, p.DPSize >= 1 && p.TPSize >= 1 && (p.Mode == "READ" || p.Mode == "WRITE"), "%+v", p)
 	})
 }

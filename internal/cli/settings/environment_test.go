@@ -1,14 +1,14 @@
 package settings_test
 
 import (
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An unknown variable is an error that names the one that was probably meant.
@@ -36,19 +36,11 @@ func TestUnknownVariables(t *testing.T) {
 			t.Parallel()
 			err := settings.CheckVariables(tc.environ)
 			if len(tc.says) == 0 {
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 				return
 			}
-			if !errors.Is(err, settings.ErrUnknownVariable) {
-				t.Fatalf("%v", err)
-			}
-			for _, want := range tc.says {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q is not in %q", want, err)
-				}
-			}
+			require.ErrorIs(t, err, settings.ErrUnknownVariable)
+			assert.ErrorContains(t, err, tc.says...)
 		})
 	}
 }
@@ -59,9 +51,8 @@ func TestLookupEnv(t *testing.T) {
 	t.Setenv("PD_ETCD_PREFIX", "/x")
 	t.Setenv("PD_ZMQ_REGISTER", "tcp://10.0.0.1:8000")
 	for name, want := range map[string]string{"PD_PORT": "", "PD_ETCD_PREFIX": "/x", "PD_ZMQ_REGISTER": "tcp://10.0.0.1:8000"} {
-		if got, ok := settings.LookupEnv(name); got != want || ok != (want != "") {
-			t.Errorf("%s: %q %v", name, got, ok)
-		}
+		got, ok := settings.LookupEnv(name)
+		assert.True(t, got == want && ok == (want != ""), "%s: %q %v", name, got, ok)
 	}
 }
 
@@ -72,13 +63,10 @@ func TestDurationFlag(t *testing.T) {
 		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 		var d time.Duration
 		settings.DurationVar(fs, &d, "for", time.Hour, "")
-		if err := fs.Parse([]string{"--for", text}); err != nil || d.String() != want {
-			t.Errorf("%s: %s, %v", text, d, err)
-		}
+		err := fs.Parse([]string{"--for", text})
+		assert.True(t, err == nil && d.String() == want, "%s: %s, %v", text, d, err)
 	}
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	settings.DurationVar(fs, new(time.Duration), "for", 0, "")
-	if err := fs.Parse([]string{"--for", "soon"}); err == nil || !strings.Contains(err.Error(), "or a number of seconds") {
-		t.Errorf("%v", err)
-	}
+	assert.ErrorContains(t, fs.Parse([]string{"--for", "soon"}), "or a number of seconds")
 }

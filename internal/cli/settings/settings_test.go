@@ -1,7 +1,6 @@
 package settings_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -76,13 +76,11 @@ func TestOrder(t *testing.T) {
 		{"list", strings.Join(f.list, " "), "x y", "environment PD_LIST"}, {"each", strings.Join(f.each, " "), "p,q r", "flag --each"},
 		{"on", fmt.Sprint(f.on), "true", "file " + path}, {"config", f.config, path, "environment PD_THIS_CONFIG"},
 	} {
-		if tc.got != tc.want || v.Sources[tc.name] != tc.from || v.Given(tc.name) != (tc.from != "") {
-			t.Errorf("%s: %q from %q", tc.name, tc.got, v.Sources[tc.name])
-		}
+		assert.True(t, tc.got == tc.want && v.Sources[tc.name] == tc.from && v.Given(tc.name) == (tc.from != ""),
+			"%s: %q from %q", tc.name, tc.got, v.Sources[tc.name])
 	}
-	if !v.FromFlag("each") || v.FromFlag("a") {
-		t.Error("what is from a flag is not known")
-	}
+	require.True(t, v.FromFlag("each"), "what is from a flag is not known")
+	assert.False(t, v.FromFlag("a"), "what is from a flag is not known")
 }
 
 // A user's default file need not exist; a named file must. With --config=, no file is read.
@@ -97,24 +95,20 @@ func TestUserFile_Optional(t *testing.T) {
 		{own, nil, "own"}, {own + ".none", nil, "default"}, {own, []string{"--config="}, "default"}, {own, []string{"--config", write(t, "file: x\n")}, "default"},
 	} {
 		var f fields
-		if _, err := f.load(t, nil, tc.own, tc.args...); err != nil || f.a != tc.want {
-			t.Errorf("%q %q: %q, %v", tc.own, tc.args, f.a, err)
-		}
+		_, err := f.load(t, nil, tc.own, tc.args...)
+		assert.True(t, err == nil && f.a == tc.want, "%q %q: %q, %v", tc.own, tc.args, f.a, err)
 	}
 	var f fields
-	if _, err := f.load(t, nil, own, "--config", own+".none"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that is not there: %v", err)
-	}
-	if _, err := f.load(t, nil, write(t, "b: 1\n")); !errors.Is(err, settings.ErrUnknownKey) {
-		t.Errorf("a mistake in the own file: %v", err)
-	}
+	_, err := f.load(t, nil, own, "--config", own+".none")
+	assert.ErrorIs(t, err, os.ErrNotExist, "a file that is not there")
+	_, err = f.load(t, nil, write(t, "b: 1\n"))
+	assert.ErrorIs(t, err, settings.ErrUnknownKey, "a mistake in the own file")
 	for _, tc := range []struct{ xdg, home, want string }{
 		{"/x", "/h", "/x/pdmesh/prog.yaml"}, {"x", "/h", "/h/.config/pdmesh/prog.yaml"}, {"", "/h", "/h/.config/pdmesh/prog.yaml"}, {"", "", ""},
 	} {
 		env := map[string]string{"XDG_CONFIG_HOME": tc.xdg, "HOME": tc.home}
-		if got := settings.OwnFile("prog", func(name string) (string, bool) { s, ok := env[name]; return s, ok }); got != tc.want {
-			t.Errorf("%+v: %q", tc, got)
-		}
+		got := settings.OwnFile("prog", func(name string) (string, bool) { s, ok := env[name]; return s, ok })
+		assert.True(t, got == tc.want, "%+v: %q", tc, got)
 	}
 }
 
@@ -129,33 +123,26 @@ func TestPrint(t *testing.T) {
 	if strings.Contains(out.String(), "hidden") || !strings.Contains(out.String(), "# secret: ") || !strings.Contains(out.String(), "# a remark\\nlist") {
 		t.Errorf("%s", out.String())
 	}
-	if _, err := again.load(t, nil, "", "--config", write(t, out.String())); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
+	_, err = again.load(t, nil, "", "--config", write(t, out.String()))
+	require.NoError(t, err, out.String())
 	f.secret, again.config = "", ""
-	if !reflect.DeepEqual(f, again) {
-		t.Errorf("%+v, read again %+v\n%s", f, again, out.String())
-	}
+	assert.True(t, reflect.DeepEqual(f, again), "%+v, read again %+v\n%s", f, again, out.String())
 }
 
 func TestValues(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{"on": true, "TRUE": true, "yes": true, "1": true, "off": false, "false": false, "No": false, "0": false} {
-		if got, err := settings.Switch(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
+		got, err := settings.Switch(text)
+		assert.True(t, err == nil && got == want, "%q: %v, %v", text, got, err)
 	}
 	for text, want := range map[string]time.Duration{"500ms": time.Second / 2, "30": 30 * time.Second, "1.5": 1500 * time.Millisecond} {
-		if got, err := settings.Duration(text); err != nil || got != want {
-			t.Errorf("%q: %v, %v", text, got, err)
-		}
+		got, err := settings.Duration(text)
+		assert.True(t, err == nil && got == want, "%q: %v, %v", text, got, err)
 	}
 	for _, text := range []string{"", "maybe", "NaN", "1e300"} {
-		if _, err := settings.Duration(text); !errors.Is(err, settings.ErrValue) {
-			t.Errorf("%q is a duration: %v", text, err)
-		}
-		if _, err := settings.Switch(text); !errors.Is(err, settings.ErrValue) {
-			t.Errorf("%q is on or off: %v", text, err)
-		}
+		_, err := settings.Duration(text)
+		assert.ErrorIs(t, err, settings.ErrValue, "%q is a duration", text)
+		_, err = settings.Switch(text)
+		assert.ErrorIs(t, err, settings.ErrValue, "%q is on or off", text)
 	}
 }

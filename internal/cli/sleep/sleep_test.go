@@ -7,20 +7,20 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		if !sleep.For(t.Context(), time.Hour) || time.Since(start) != time.Hour {
-			t.Errorf("returned after %s", time.Since(start))
-		}
+		require.True(t, sleep.For(t.Context(), time.Hour))
+		assert.Equal(t, time.Since(start), time.Hour)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		start = time.Now()
-		if sleep.Until(ctx, start.Add(time.Hour)) || time.Since(start) != time.Minute {
-			t.Errorf("returned after %s although the context ended", time.Since(start))
-		}
+		assert.False(t, sleep.Until(ctx, start.Add(time.Hour)), "although the context ended")
+		assert.Equal(t, time.Since(start), time.Minute, "although the context ended")
 	})
 }

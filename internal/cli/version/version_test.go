@@ -3,6 +3,8 @@ package version
 import (
 	"runtime/debug"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestSource(t *testing.T) {
@@ -29,8 +31,6 @@ func TestSource(t *testing.T) {
 		"installed, another tag":    {"v0.2.0-rc.1", nil, "0.2.0-rc.1"},
 	} {
 		info := &debug.BuildInfo{Main: debug.Module{Path: "github.com/pdmesh/pdmesh", Version: c.module}, Settings: c.settings}
-		if got := source(info); got != c.want {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		assert.Equal(t, source(info), c.want, name)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,7 +11,9 @@ import (
 
 	"github.com/sirupsen/logrus/hooks/test"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -21,14 +22,12 @@ import (
 func TestSaver_LeasedInstancesBatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		var saves atomic.Int64
 		s := disk.NewSaver(disk.SaverOptions{
 			Age:  24 * time.Hour,
 			Take: func(context.Context) (*disk.State, bool) { saves.Add(1); return nil, true },
 		})
-		ended := make(chan struct{})
-		go func() { s.Run(ctx); close(ended) }()
+		stop := background.Start(t.Context(), s.Run)
 		churn := func(seconds int) (written int64) {
 			before := saves.Load()
 			for range 50 * seconds {
@@ -38,27 +37,19 @@ func TestSaver_LeasedInstancesBatched(t *testing.T) {
 			synctest.Wait()
 			return saves.Load() - before
 		}
-		if n := churn(1); n != 1 {
-			t.Errorf("the first change: %d writes in a second", n)
-		}
-		if n := churn(100); n < 9 || n > 10 {
-			t.Errorf("%d writes in 100 s of leased instances alone", n)
-		}
+		assert.Equal(t, churn(1), 1, "writes in a second after the first change")
+		n := churn(100)
+		assert.True(t, n >= 9 && n <= 10, "%d writes in 100 s of leased instances alone", n)
 		time.Sleep(time.Second)
 		s.Changed(true)
-		if n := churn(1); n != 1 {
-			t.Errorf("%d writes in the second after an operator's change", n)
-		}
+		assert.Equal(t, churn(1), 1, "writes in the second after an operator's change")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		before := saves.Load()
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
-		if saves.Load() == before {
-			t.Error("while nothing changes it grows old")
-		}
-		cancel()
-		<-ended
+		assert.NotEqual(t, saves.Load(), before, "while nothing changes it grows old")
+		stop()
 		synctest.Wait()
 	})
 }
@@ -89,15 +80,11 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 		go func() { s.Run(ctx); close(ended) }()
 		s.Changed(true)
 		synctest.Wait()
-		if failures.Load() != 1 {
-			t.Fatalf("%d failures", failures.Load())
-		}
+		require.Equal(t, failures.Load(), 1)
 		require.NoError(t, os.Remove(dir))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if saves.Load() != 1 {
-			t.Errorf("%d writes in the minute after the failure", saves.Load())
-		}
+		assert.Equal(t, saves.Load(), 1, "writes in the minute after the failure")
 		cancel()
 		<-ended
 	})
@@ -119,7 +106,5 @@ func TestWrite_RemovesInterrupted(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	if want := []string{"other.3", "snapshot.json", "snapshot.json.2", "snapshot.json.bak"}; !slices.Equal(names, want) {
-		t.Errorf("files %q, want %q", names, want)
-	}
+	assert.EqualSlices(t, names, []string{"other.3", "snapshot.json", "snapshot.json.2", "snapshot.json.bak"}, "files")
 }

@@ -2,7 +2,6 @@ package drainproof_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 var x = instance.Key{Role: instance.Decode, Address: "x:1"}
@@ -90,9 +90,7 @@ func TestProofWhileProxiesReturn(t *testing.T) {
 	} {
 		at := now.Add(time.Duration(look.at) * time.Second)
 		p.See(saying(look.back...), at, never)
-		if s := p.State(at); s.Over() != look.over {
-			t.Errorf("after %d s: %+v", look.at, s)
-		}
+		assert.Equal(t, p.State(at).Over(), look.over, "after %d s", look.at)
 	}
 }
 
@@ -115,9 +113,8 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 	if s.Done != 2 || len(s.Open) != 1 || !strings.Contains(s.Open[0], "proxy a:8000 (a) has in flight: 4") || len(s.Vanished) != 0 {
 		t.Errorf("%+v", s)
 	}
-	if s = see(60, [3]any{"a", 60, 0}, [3]any{"b", 60, 0}); !s.Over() || s.Done != 3 {
-		t.Errorf("%+v", s)
-	}
+	s = see(60, [3]any{"a", 60, 0}, [3]any{"b", 60, 0})
+	assert.True(t, s.Over() && s.Done == 3, "%+v", s)
 }
 
 // A digest that omits leaving instances, or that cannot be read, proves nothing.
@@ -132,9 +129,8 @@ func TestNoProof(t *testing.T) {
 		change(said.Loads[0])
 		p := drainproof.New(50, []instance.Key{x})
 		p.See(said, now, never)
-		if s := p.State(now); s.Done != 0 || len(s.Open) != 1 || !strings.Contains(s.Open[0], name) {
-			t.Errorf("%s: %+v", name, s)
-		}
+		s := p.State(now)
+		assert.True(t, s.Done == 0 && len(s.Open) == 1 && strings.Contains(s.Open[0], name), "%s: %+v", name, s)
 	}
 }
 
@@ -177,9 +173,9 @@ func TestApplied(t *testing.T) {
 		"proxies d:8000 (d), e:8000 (e): each is of an older release, which may not know the limits or model routes that changed: update it",
 		"proxy g:8000 (g) cannot be compared with etcd: timeout",
 	}
-	if s := p.State(now); s.Done != 3 || s.Older != 2 || !slices.Equal(s.Open, want) {
-		t.Errorf("%+v", s)
-	}
+	s := p.State(now)
+	assert.True(t, s.Done == 3 && s.Older == 2, "%+v", s)
+	assert.EqualSlices(t, s.Open, want)
 }
 
 // Proxies with the same reason are named together.
@@ -194,7 +190,6 @@ func TestSameReason(t *testing.T) {
 		"proxy b:8000 (b) has in flight: 3 on decode/x:1",
 		"proxies d:8000 (d), e:8000 (e), f:8000 (f), g:8000 (g) and 1 more: each publishes no load digest: it has just started, or runs with --load-digests=off",
 	}
-	if strings.Join(s.Open, "\n") != strings.Join(want, "\n") || s.Waiting != 8 || s.Over() {
-		t.Errorf("%d waiting:\n%s", s.Waiting, strings.Join(s.Open, "\n"))
-	}
+	assert.True(t, strings.Join(s.Open, "\n") == strings.Join(want, "\n") && s.Waiting == 8 && !s.Over(),
+		"%d waiting:\n%s", s.Waiting, strings.Join(s.Open, "\n"))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -36,17 +37,14 @@ func TestServesGRPC(t *testing.T) {
 	s := start(t, cfg)
 	cli := etcdtest.Client(t, s.Endpoint())
 	watch := cli.Watch(t.Context(), "/pd/prefill/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	if resp := <-watch; !resp.Created {
-		t.Fatalf("%+v", resp)
-	}
+	resp := <-watch
+	require.True(t, resp.Created, "%+v", resp)
 	members.Put(t, cli, "/pd/prefill/10.0.0.1:8100", "")
-	if resp := <-watch; len(resp.Events) != 1 {
-		t.Fatalf("%+v", resp)
-	}
+	resp = <-watch
+	require.True(t, len(resp.Events) == 1, "%+v", resp)
 	info, err := os.Stat(cfg.DataDir)
-	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Fatalf("data directory: %v, %v", info.Mode(), err)
-	}
+	require.NoError(t, err, "data directory")
+	require.Equal(t, info.Mode().Perm(), 0o700, "data directory")
 }
 
 func TestKeepsItsData(t *testing.T) {
@@ -55,13 +53,9 @@ func TestKeepsItsData(t *testing.T) {
 	s := start(t, cfg)
 	cli := etcdtest.Client(t, s.Endpoint())
 	members.Put(t, cli, "/pd/x", "kept")
-	if !s.Checkpoints() {
-		t.Error("time limits begin again with each start")
-	}
+	assert.True(t, s.Checkpoints(), "time limits begin again with each start")
 	s.Close() // with a client connected
 	start(t, cfg)
 	resp, err := cli.Get(t.Context(), "/pd/x")
-	if err != nil || len(resp.Kvs) != 1 || string(resp.Kvs[0].Value) != "kept" {
-		t.Fatalf("%v, %v", resp, err)
-	}
+	require.True(t, err == nil && len(resp.Kvs) == 1 && string(resp.Kvs[0].Value) == "kept", "%v, %v", resp, err)
 }

@@ -16,11 +16,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -45,9 +45,8 @@ func request(t testing.TB, s *embedetcd.Server, method, path, body string, chang
 	got, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
 	for _, h := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Headers"} {
-		if v := resp.Header.Get(h); v != "" && v != "https://nobody.invalid" {
-			t.Errorf("%s %s: %s is %q", method, path, h, v)
-		}
+		v := resp.Header.Get(h)
+		assert.False(t, v != "" && v != "https://nobody.invalid", "%s %s: %s is %q", method, path, h, v)
 	}
 	return resp.StatusCode, string(got)
 }
@@ -61,38 +60,29 @@ func TestGatewayRegistersANode(t *testing.T) {
 	cli := etcdtest.Client(t, s.Endpoint())
 	status, body := request(t, s, "POST", "/v3/lease/grant", `{"TTL":60}`, nil)
 	var grant struct{ ID, TTL string }
-	if err := json.Unmarshal([]byte(body), &grant); err != nil || status != 200 || grant.ID == "" || grant.TTL != "60" {
-		t.Fatalf("grant: %d %s", status, body)
-	}
+	err := json.Unmarshal([]byte(body), &grant)
+	require.True(t, err == nil && status == 200 && grant.ID != "" && grant.TTL == "60", "grant: %d %s", status, body)
 	key := "/pd/prefill/127.0.0.1:8100"
 	// curl -d sends no charset, others do.
 	for _, ct := range []string{"application/json", "application/json; charset=utf-8", "Application/JSON"} {
 		status, body = request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"","lease":"`+grant.ID+`"}`, func(r *http.Request) { r.Header.Set("Content-Type", ct) })
-		if status != 200 || !strings.Contains(body, "revision") {
-			t.Fatalf("put with %s: %d %s", ct, status, body)
-		}
+		require.True(t, status == 200 && strings.Contains(body, "revision"), "put with %s: %d %s", ct, status, body)
 	}
 	resp, err := cli.Get(t.Context(), key)
-	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 || len(resp.Kvs[0].Value) != 0 {
-		t.Fatalf("%+v, %v", resp, err)
-	}
-	if status, body = request(t, s, "POST", "/v3/lease/keepalive", `{"ID":"`+grant.ID+`"}`, nil); status != 200 || !strings.Contains(body, `"TTL":"60"`) {
-		t.Fatalf("keepalive: %d %s", status, body)
-	}
-	if status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"`+b64(key)+`"}`, nil); status != 200 || !strings.Contains(body, `"count":"1"`) {
-		t.Fatalf("range: %d %s", status, body)
-	}
-	if status, body = request(t, s, "POST", "/v3/lease/revoke", `{"ID":"`+grant.ID+`"}`, nil); status != 200 {
-		t.Fatalf("revoke: %d %s", status, body)
-	}
-	if resp, err := cli.Get(t.Context(), key); err != nil || len(resp.Kvs) != 0 {
-		t.Fatalf("%+v, %v", resp, err)
-	}
+	require.True(t, err == nil && len(resp.Kvs) == 1 && resp.Kvs[0].Lease != 0 && len(resp.Kvs[0].Value) == 0,
+		"%+v, %v", resp, err)
+	status, body = request(t, s, "POST", "/v3/lease/keepalive", `{"ID":"`+grant.ID+`"}`, nil)
+	require.True(t, status == 200 && strings.Contains(body, `"TTL":"60"`), "keepalive: %d %s", status, body)
+	status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"`+b64(key)+`"}`, nil)
+	require.True(t, status == 200 && strings.Contains(body, `"count":"1"`), "range: %d %s", status, body)
+	status, body = request(t, s, "POST", "/v3/lease/revoke", `{"ID":"`+grant.ID+`"}`, nil)
+	require.Equal(t, status, 200, "revoke: %s", body)
+	resp, err = cli.Get(t.Context(), key)
+	require.True(t, err == nil && len(resp.Kvs) == 0, "%+v, %v", resp, err)
 	// The host names that curl is most often used with.
 	for _, host := range []string{"localhost", "localhost:2379", "LOCALHOST.", "127.0.0.1", "127.1.2.3:1", "[::1]:2379", "[::1]"} {
-		if status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) { r.Host = host }); status != 200 {
-			t.Errorf("Host %s: %d %s", host, status, body)
-		}
+		status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) { r.Host = host })
+		assert.Equal(t, status, 200, "Host %s: %s", host, body)
 	}
 }
 
@@ -110,12 +100,11 @@ func TestGatewayWithUsers(t *testing.T) {
 	}
 	status, body := request(t, s, "POST", "/v3/auth/authenticate", `{"name":"node","password":"secret"}`, nil)
 	var login struct{ Token string }
-	if err := json.Unmarshal([]byte(body), &login); err != nil || status != 200 || login.Token == "" {
-		t.Fatalf("login: %d %s", status, body)
-	}
-	if status, body = request(t, s, "POST", "/v3/kv/put", put, func(r *http.Request) { r.Header.Set("Authorization", login.Token) }); status != 200 {
-		t.Fatalf("put: %d %s", status, body)
-	}
+	err := json.Unmarshal([]byte(body), &login)
+	require.True(t, err == nil && status == 200 && login.Token != "", "login: %d %s", status, body)
+	status, body = request(t, s, "POST", "/v3/kv/put", put,
+		func(r *http.Request) { r.Header.Set("Authorization", login.Token) })
+	require.Equal(t, status, 200, "put: %s", body)
 }
 
 func TestGatewayWatches(t *testing.T) {
@@ -140,9 +129,8 @@ func TestGatewayWatches(t *testing.T) {
 			Events  []struct{ Kv struct{ Value string } }
 		}
 	}
-	if err := dec.Decode(&msg); err != nil || !msg.Result.Created {
-		t.Fatalf("%+v, %v", msg, err)
-	}
+	err = dec.Decode(&msg)
+	require.True(t, err == nil && msg.Result.Created, "%+v, %v", msg, err)
 	members.Put(t, cli, "/k", "hello")
 	if err := dec.Decode(&msg); err != nil || len(msg.Result.Events) != 1 || msg.Result.Events[0].Kv.Value != b64("hello") {
 		t.Fatalf("%+v, %v", msg, err)
@@ -211,29 +199,24 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	// A browser's preflight request gets no permission (checked by request).
 	request(t, s, "OPTIONS", "/v3/kv/put", "", func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") })
 	// A websocket from a page.
-	if status, body := request(t, s, "GET", "/v3/watch", "", func(r *http.Request) {
+	status, body := request(t, s, "GET", "/v3/watch", "", func(r *http.Request) {
 		r.Header.Set("Origin", "https://evil.example")
 		r.Header.Set("Connection", "Upgrade")
 		r.Header.Set("Upgrade", "websocket")
 		r.Header.Set("Sec-WebSocket-Version", "13")
 		r.Header.Set("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
-	}); status != 403 {
-		t.Errorf("websocket: %d %s", status, body)
-	}
+	})
+	assert.Equal(t, status, 403, "websocket: %s", body)
 	resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix())
-	if err != nil || len(resp.Kvs) != 0 {
-		t.Fatalf("something was written: %+v, %v", resp, err)
-	}
+	require.NoError(t, err, "something was written")
+	require.Len(t, resp.Kvs, 0, "something was written")
 	// Invalid JSON and an oversized body are refused without side effects.
-	if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":`, nil); status != 400 {
-		t.Errorf("bad JSON: %d %s", status, body)
-	}
-	if status, _ := request(t, s, "POST", "/v3/kv/put", `{"key":"YQ==","value":"`+strings.Repeat("A", 5<<20)+`"}`, nil); status < 400 {
-		t.Errorf("a body of 5 MiB: %d", status)
-	}
-	if status, body := request(t, s, "POST", "/v3/kv/put", put, nil); status != 200 {
-		t.Errorf("after all that: %d %s", status, body)
-	}
+	status, body = request(t, s, "POST", "/v3/kv/put", `{"key":`, nil)
+	assert.Equal(t, status, 400, "bad JSON: %s", body)
+	status, _ = request(t, s, "POST", "/v3/kv/put", `{"key":"YQ==","value":"`+strings.Repeat("A", 5<<20)+`"}`, nil)
+	assert.True(t, status >= 400, "a body of 5 MiB: %d", status)
+	status, body = request(t, s, "POST", "/v3/kv/put", put, nil)
+	assert.Equal(t, status, 200, "after all that: %s", body)
 }
 
 // By default, curl declares a body as a form.
@@ -247,16 +230,14 @@ func TestGateway_AcceptsCurlRequests(t *testing.T) {
 	}
 	out, err := exec.Command(curl, "--silent", "--show-error", "--noproxy", "*", "--fail-with-body",
 		"http://"+s.Endpoint()+"/v3/kv/put", "-d", `{"key":"`+b64("/pd/prefill/127.0.0.1:8100")+`"}`).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "revision") {
-		t.Errorf("%v: %s", err, out)
-	}
+	require.NoError(t, err)
+	assert.Contains(t, string(out), "revision")
 	for _, agent := range []string{"curl/7.29.0", "Wget/1.21.4"} {
-		if status, body := request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) {
+		status, body := request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			r.Header.Set("User-Agent", agent)
-		}); status != 200 {
-			t.Errorf("%s: %d %s", agent, status, body)
-		}
+		})
+		assert.Equal(t, status, 200, "%s: %s", agent, body)
 	}
 	if resp, err := cli.Get(t.Context(), "/pd/prefill/127.0.0.1:8100"); err != nil || len(resp.Kvs) != 1 {
 		t.Errorf("%+v, %v", resp, err)
@@ -289,17 +270,15 @@ func TestGateway_AllowedCalls(t *testing.T) {
 		"/v3alpha/cluster/member/list": `{}`,
 	} {
 		status, answer := request(t, s, "POST", path, body, nil)
-		if status != 404 && status != 301 && status != 307 && status != 308 {
-			t.Errorf("%s: %d %s", path, status, answer)
-		}
+		assert.False(t, status != 404 && status != 301 && status != 307 && status != 308,
+			"%s: %d %s", path, status, answer)
 	}
 	for path, body := range map[string]string{
 		"/v3/kv/range": `{"key":"YQ=="}`, "/v3/kv/put": `{"key":"YQ=="}`, "/v3/kv/deleterange": `{"key":"YQ=="}`,
 		"/v3/kv/txn": `{"success":[{"requestRange":{"key":"YQ=="}}]}`, "/v3/lease/leases": `{}`,
 	} {
-		if status, answer := request(t, s, "POST", path, body, nil); status != 200 {
-			t.Errorf("%s: %d %s", path, status, answer)
-		}
+		status, answer := request(t, s, "POST", path, body, nil)
+		assert.Equal(t, status, 200, "%s: %s", path, answer)
 	}
 }
 
@@ -309,31 +288,25 @@ func TestGatewayOff(t *testing.T) {
 	cfg.Gateway = false
 	s := start(t, cfg)
 	status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"YQ=="}`, nil)
-	if status != 404 || !strings.Contains(body, "--etcd-gateway") {
-		t.Fatalf("%d %s", status, body)
-	}
-	if status, _ := request(t, s, "GET", "/debug/vars", "", nil); status != 404 {
-		t.Fatalf("debug: %d", status)
-	}
-	if _, err := etcdtest.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b"); err != nil {
-		t.Fatal(err)
-	}
+	require.Equal(t, status, 404)
+	require.Contains(t, body, "--etcd-gateway")
+	status, _ = request(t, s, "GET", "/debug/vars", "", nil)
+	require.Equal(t, status, 404, "debug")
+	_, err := etcdtest.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b")
+	require.NoError(t, err)
 }
 
 // A watcher sees a node that registers with curl alone, also if another key has an invalid value.
 func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{s.Endpoint()}})
-	require.NoError(t, err)
-	defer cli.Close()
+	cli := members.Dial(t, s.Endpoint())
 	l := members.Layout(t)
 	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
 	defer background.Start(t.Context(), w.Run)()
 	for key, value := range map[string]string{"/pd/prefill/127.0.0.1:8100": "", "/pd/decode/127.0.0.1:8200": "127.0.0.1:8200", "/pd/decode/127.0.0.1:8201": "{"} {
-		if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"`+b64(value)+`"}`, nil); status != 200 {
-			t.Fatalf("%d %s", status, body)
-		}
+		status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"`+b64(value)+`"}`, nil)
+		require.Equal(t, status, 200, body)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		snap := w.Snapshot()
@@ -344,9 +317,7 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 		return nil
 	})
 	in, ok := w.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: "127.0.0.1:8201"})
-	if !ok || in.View != instance.Rejected || in.Reason == "" {
-		t.Fatalf("%+v", in)
-	}
+	require.True(t, ok && in.View == instance.Rejected && in.Reason != "", "%+v", in)
 }
 
 type answering struct{}

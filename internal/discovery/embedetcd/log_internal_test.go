@@ -11,6 +11,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"go.uber.org/zap"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // logged returns a logger for etcd, and a function that returns the lines written since its last call.
@@ -67,9 +69,7 @@ func TestLog_Warnings(t *testing.T) {
 		}
 		_, l, lines = logged(logrus.DebugLevel)
 		l.Warn(tc.warning, tc.fields...)
-		if got := lines(); !strings.Contains(got, "level=debug") || !strings.Contains(got, tc.warning) {
-			t.Errorf("%s: at level debug %q", tc.warning, got)
-		}
+		assert.Contains(t, lines(), "level=debug", tc.warning)
 	}
 }
 
@@ -78,19 +78,13 @@ func TestLog_Errors(t *testing.T) {
 	t.Parallel()
 	s, l, lines := logged(logrus.InfoLevel)
 	l.Error("failed to purge", zap.Duration("took", 1500*time.Millisecond), zap.Error(errors.New("no space")))
-	if got := lines(); !strings.Contains(got, "level=warning") || !strings.Contains(got, "took=1.5s") || !strings.Contains(got, "no space") {
-		t.Errorf("%q", got)
-	}
+	assert.Contains(t, lines(), "level=warning", "took=1.5s", "no space")
 	l.Error("failed to update storage version", zap.Error(errors.New("missing term information")))
-	if got := lines(); got != "" {
-		t.Errorf("before the first write: %s", got)
-	}
+	assert.Equal(t, lines(), "", "before the first write")
 	s.quiet.Store(true)
 	l.Error("failed to purge")
 	l.Warn("slow fdatasync")
-	if got := lines(); got != "" {
-		t.Errorf("after the end: %s", got)
-	}
+	assert.Equal(t, lines(), "", "after the end")
 }
 
 // TestLog_Repeated: a slow disk causes a line every ten seconds, not one for each request.
@@ -103,8 +97,6 @@ func TestLog_Repeated(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		got := lines()
-		if n := strings.Count(got, "\n"); n != 10 {
-			t.Errorf("%d lines: %s", n, got)
-		}
+		assert.Equal(t, strings.Count(got, "\n"), 10, "lines: %s", got)
 	})
 }

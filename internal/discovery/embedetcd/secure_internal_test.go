@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -40,11 +41,8 @@ func TestAllowedCallers(t *testing.T) {
 		if (err != nil) != (tc.refused != "") || tc.refused != "" && !strings.Contains(err.Error(), tc.refused) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
-		if err != nil && status.Code(err) != codes.FailedPrecondition {
-			t.Errorf("%s: %v, which clients may take for an etcd that is away", tc.name, err)
-		}
+		assert.False(t, err != nil && status.Code(err) != codes.FailedPrecondition,
+			"%s: %v, which clients may take for an etcd that is away", tc.name, err)
 	}
-	if err := (&securePort{}).check(t.Context()); err == nil {
-		t.Error("a call from nowhere is let through")
-	}
+	assert.Error(t, (&securePort{}).check(t.Context()), "a call from nowhere is let through")
 }

@@ -3,7 +3,6 @@ package embedetcd_test
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -39,9 +40,7 @@ func secureClient(t *testing.T, endpoint, user, password string, config *tls.Con
 	if config != nil {
 		cc.TLS = func() *tls.Config { return config }
 	}
-	cli, err := etcd.Dial(cc)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.DialWith(t, cc)
 	return cli
 }
 
@@ -60,22 +59,19 @@ func TestServesTLS(t *testing.T) {
 	good := &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("client")}}
 	cli := secureClient(t, s.Endpoint(), "", "", good)
 	watch := cli.Watch(ctx, "/pd/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	if resp := <-watch; !resp.Created {
-		t.Fatalf("%+v", resp)
-	}
+	resp := <-watch
+	require.True(t, resp.Created, "%+v", resp)
 	if _, err := cli.Put(ctx, "/pd/x", "v"); err != nil {
 		t.Fatal(err)
 	}
-	if resp := <-watch; len(resp.Events) != 1 {
-		t.Fatalf("%+v", resp)
-	}
+	resp = <-watch
+	require.True(t, len(resp.Events) == 1, "%+v", resp)
 
 	// A client without a certificate, a client without TLS and a client at etcd's internal port are refused.
 	for name, c := range map[string]*tls.Config{"without a certificate": {RootCAs: a.Pool()}, "without TLS": nil} {
 		short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-		if _, err := secureClient(t, s.Endpoint(), "", "", c).Get(short, "/pd/x"); err == nil {
-			t.Errorf("%s: it answers", name)
-		}
+		_, err := secureClient(t, s.Endpoint(), "", "", c).Get(short, "/pd/x")
+		assert.Error(t, err, "%s: it answers", name)
 		cancel()
 	}
 	testkit.Eventually(t, time.Minute, func() error {
@@ -103,9 +99,8 @@ func TestTLS_Rotation(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	old := secureClient(t, s.Endpoint(), "", "", &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("client")}})
-	if _, err := old.Put(ctx, "/pd/x", "v"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := old.Put(ctx, "/pd/x", "v")
+	require.NoError(t, err)
 	cert, key := next.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
 	for to, from := range map[string]string{cfg.TLS.Cert: cert, cfg.TLS.Key: key, cfg.TLS.CA: next.CA} {
 		b, err := os.ReadFile(from)
@@ -122,9 +117,8 @@ func TestTLS_Rotation(t *testing.T) {
 		_, err := cli.Get(short, "/pd/x")
 		return err
 	})
-	if _, err := old.Get(ctx, "/pd/x"); err != nil {
-		t.Errorf("the connection that stood: %v", err)
-	}
+	_, err = old.Get(ctx, "/pd/x")
+	assert.NoError(t, err, "the connection that stood")
 }
 
 // Users work with TLS as without it, also after a restart.
@@ -138,23 +132,18 @@ func TestUsersOverTLS(t *testing.T) {
 	defer cancel()
 	tc := &tls.Config{RootCAs: a.Pool()}
 	cli := secureClient(t, s.Endpoint(), "", "", tc)
-	if _, err := cli.UserAdd(ctx, "root", "secret"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cli.UserGrantRole(ctx, "root", "root"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := cli.AuthEnable(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cli.UserAdd(ctx, "root", "secret")
+	require.NoError(t, err)
+	_, err = cli.UserGrantRole(ctx, "root", "root")
+	require.NoError(t, err)
+	_, err = cli.AuthEnable(ctx)
+	require.NoError(t, err)
 	for _, when := range []string{"at once", "after a restart"} {
-		if _, err := cli.Get(ctx, "/pd/x"); !errors.Is(err, rpctypes.ErrUserEmpty) {
-			t.Errorf("%s: cannot read: %v", when, err)
-		}
+		_, err = cli.Get(ctx, "/pd/x")
+		assert.ErrorIs(t, err, rpctypes.ErrUserEmpty, "%s: cannot read", when)
 		root := secureClient(t, s.Endpoint(), "root", "secret", tc)
-		if _, err := root.Put(ctx, "/pd/x", when); err != nil {
-			t.Errorf("%s: root writes: %v", when, err)
-		}
+		_, err = root.Put(ctx, "/pd/x", when)
+		assert.NoError(t, err, "%s: root writes", when)
 		if when == "at once" {
 			s.Close()
 			s = start(t, cfg)
@@ -167,12 +156,10 @@ func TestTLS_InvalidSettings(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, "127.0.0.1:0")
 	cfg.TLS = certs.Files{Cert: filepath.Join(t.TempDir(), "not.pem"), Key: "not-key.pem"}
-	if _, err := embedetcd.Start(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "not.pem") {
-		t.Errorf("no file: %v", err)
-	}
+	_, err := embedetcd.Start(t.Context(), cfg)
+	assert.ErrorContains(t, err, "not.pem")
 	for _, listen := range []string{"10.0.0.1:2379", "0.0.0.0:2379", "host.example:2379"} {
-		if _, err := embedetcd.Start(t.Context(), config(t, listen)); !errors.Is(err, embedetcd.ErrListen) {
-			t.Errorf("%s: %v", listen, err)
-		}
+		_, err = embedetcd.Start(t.Context(), config(t, listen))
+		assert.ErrorIs(t, err, embedetcd.ErrListen, listen)
 	}
 }

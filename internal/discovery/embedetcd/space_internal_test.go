@@ -2,7 +2,6 @@ package embedetcd
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,8 +15,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -41,9 +42,7 @@ func TestDiskShort(t *testing.T) {
 		diskSpace: func(string) (uint64, uint64, error) { return free.Load(), 10 << 30, nil },
 	}
 	free.Store(20 << 20)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { watch.run(ctx); close(done) }()
+	stop := background.Start(t.Context(), watch.run)
 	await := func(cond func() error) {
 		t.Helper()
 		limit := time.NewTimer(time.Minute)
@@ -64,12 +63,10 @@ func TestDiskShort(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := cli.KeepAliveOnce(t.Context(), lease.ID); err != nil {
-		t.Errorf("a renewal with the disk short: %v", err)
-	}
-	if _, err := cli.Delete(t.Context(), "/", clientv3.WithPrefix()); err != nil {
-		t.Errorf("a deletion with the disk short: %v", err)
-	}
+	_, err = cli.KeepAliveOnce(t.Context(), lease.ID)
+	assert.NoError(t, err, "a renewal with the disk short")
+	_, err = cli.Delete(t.Context(), "/", clientv3.WithPrefix())
+	assert.NoError(t, err, "a deletion with the disk short")
 	free.Store(5 << 30)
 	await(func() error { _, err := cli.Put(t.Context(), "/k", "v"); return err })
 	free.Store(20 << 20)
@@ -80,10 +77,7 @@ func TestDiskShort(t *testing.T) {
 		return nil
 	})
 	stop()
-	<-done
-	if text := out.String(); !strings.Contains(text, "only 20 MiB are left for "+cfg.DataDir) || !strings.Contains(text, "accepts writes again") {
-		t.Errorf("log: %s", text)
-	}
+	assert.Contains(t, out.String(), "only 20 MiB are left for "+cfg.DataDir, "accepts writes again")
 	_ = cli.Close() // its context has ended with the server
 	s.Close()
 	cfg.manualSpace = false
@@ -111,18 +105,14 @@ func TestSpace_AlarmOfEarlierProcess(t *testing.T) {
 		server: s.etcd.Server, dir: cfg.DataDir, quota: quotaBytes, log: etcd.LogOrDiscard(nil),
 		diskSpace: func(string) (uint64, uint64, error) { return free, all, nil },
 	}
-	if !watch.alarm(t.Context(), pb.AlarmRequest_ACTIVATE) {
-		t.Fatal("no alarm")
-	}
+	require.True(t, watch.alarm(t.Context(), pb.AlarmRequest_ACTIVATE), "no alarm")
 	watch.check(t.Context())
-	if _, err := cli.Put(t.Context(), "/k", "v"); !errors.Is(err, rpctypes.ErrNoSpace) {
-		t.Errorf("a put with little space: %v", err)
-	}
+	_, err = cli.Put(t.Context(), "/k", "v")
+	assert.ErrorIs(t, err, rpctypes.ErrNoSpace, "a put with little space")
 	free = need + need/4
 	watch.check(t.Context())
-	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
-		t.Errorf("a put with space: %v", err)
-	}
+	_, err = cli.Put(t.Context(), "/k", "v")
+	assert.NoError(t, err, "a put with space")
 }
 
 // If the history fills the quota of the database, it is compacted and defragmented, and etcd's
@@ -151,9 +141,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 			_, err = cli.Put(t.Context(), key(i), value)
 			time.Sleep(5 * time.Millisecond)
 		}
-		if !errors.Is(err, rpctypes.ErrNoSpace) {
-			t.Fatalf("the quota was not reached: %v", err)
-		}
+		require.ErrorIs(t, err, rpctypes.ErrNoSpace, "the quota was not reached")
 	}
 	fill(func(int) string { return "/one" })
 	// Pages are freed only after the reads in progress have ended, so it may take several checks.
@@ -181,14 +169,10 @@ func TestSpace_QuotaReached(t *testing.T) {
 	accepts("the history is compacted")
 	fill(func(i int) string { return fmt.Sprint("/many/", i) })
 	watch.check(t.Context())
-	if _, err := cli.Put(t.Context(), "/k", "v"); !errors.Is(err, rpctypes.ErrNoSpace) {
-		t.Errorf("a put with keys that fill the quota: %v", err)
-	}
-	if text := out.String(); !strings.Contains(text, "accepts writes again") || !strings.Contains(text, "until some are deleted") {
-		t.Errorf("log: %s", text)
-	}
-	if _, err := cli.Delete(t.Context(), "/many/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
+	_, err = cli.Put(t.Context(), "/k", "v")
+	assert.ErrorIs(t, err, rpctypes.ErrNoSpace, "a put with keys that fill the quota")
+	assert.Contains(t, out.String(), "accepts writes again", "until some are deleted")
+	_, err = cli.Delete(t.Context(), "/many/", clientv3.WithPrefix())
+	require.NoError(t, err)
 	accepts("the keys were deleted")
 }

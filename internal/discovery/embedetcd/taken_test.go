@@ -14,8 +14,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestPortTakenByEtcd(t *testing.T) {
@@ -59,9 +61,7 @@ func TestPortTakenByEmbedded(t *testing.T) {
 		cfg.Gateway = gateway
 		first := start(t, cfg)
 		_, err := embedetcd.Start(t.Context(), config(t, first.Endpoint()))
-		if !errors.Is(err, embedetcd.ErrJoin) {
-			t.Fatalf("gateway %t: %v", gateway, err)
-		}
+		require.ErrorIs(t, err, embedetcd.ErrJoin, "gateway %t", gateway)
 	}
 }
 
@@ -115,9 +115,7 @@ func TestPortFreeAgain(t *testing.T) {
 	end := time.AfterFunc(6*time.Second, func() { _ = lis.Close() })
 	defer end.Stop()
 	s := start(t, config(t, lis.Addr().String()))
-	if s.Endpoint() != lis.Addr().String() {
-		t.Errorf("serves at %s", s.Endpoint())
-	}
+	assert.Equal(t, s.Endpoint(), lis.Addr().String(), "address")
 }
 
 func wantTaken(t *testing.T, address string, says ...string) {
@@ -126,14 +124,8 @@ func wantTaken(t *testing.T, address string, says ...string) {
 	if err == nil {
 		s.Close()
 	}
-	if !errors.Is(err, embedetcd.ErrPortTaken) {
-		t.Fatalf("error %v", err)
-	}
-	for _, w := range append(says, address) {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%q does not say %q", err, w)
-		}
-	}
+	require.ErrorIs(t, err, embedetcd.ErrPortTaken, "error")
+	assert.ErrorContains(t, err, append(says, address)...)
 }
 
 // Of several proxies that start at the same moment, one hosts etcd and the others join.
@@ -173,9 +165,7 @@ func TestStartRace(t *testing.T) {
 					t.Errorf("%v", err)
 				}
 			}
-			if hosts != 1 {
-				t.Errorf("%d hosts", hosts)
-			}
+			assert.Equal(t, hosts, 1)
 		})
 	}
 }
@@ -186,32 +176,27 @@ func TestDataDirLocked(t *testing.T) {
 	start(t, cfg)
 	other := cfg
 	other.ListenClient = testkit.FreePort(t)
-	if _, err := embedetcd.Start(t.Context(), other); !errors.Is(err, embedetcd.ErrLocked) || !strings.Contains(err.Error(), "--etcd-data-dir") {
-		t.Fatalf("%v", err)
-	}
+	_, err := embedetcd.Start(t.Context(), other)
+	require.True(t, errors.Is(err, embedetcd.ErrLocked) && strings.Contains(err.Error(), "--etcd-data-dir"), "%v", err)
 }
 
 func TestRefusesBadConfig(t *testing.T) {
 	t.Parallel()
 	for _, listen := range []string{"0.0.0.0:2379", "10.0.0.1:2379", "[::]:2379", "example.org:2379", "2379", ":2379", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000"} {
-		if _, err := embedetcd.Start(t.Context(), config(t, listen)); !errors.Is(err, embedetcd.ErrListen) {
-			t.Errorf("%s: %v", listen, err)
-		}
+		_, err := embedetcd.Start(t.Context(), config(t, listen))
+		assert.ErrorIs(t, err, embedetcd.ErrListen, listen)
 	}
 	cfg := config(t, "127.0.0.1:0")
 	cfg.Prefix = "/"
-	if _, err := embedetcd.Start(t.Context(), cfg); !errors.Is(err, schema.ErrPrefix) {
-		t.Errorf("prefix: %v", err)
-	}
+	_, err := embedetcd.Start(t.Context(), cfg)
+	assert.ErrorIs(t, err, schema.ErrPrefix, "prefix")
 	cfg = config(t, "127.0.0.1:0")
 	cfg.DataDir = filepath.Join(t.TempDir(), "file")
 	testkit.WriteFile(t, cfg.DataDir, "")
-	if _, err := embedetcd.Start(t.Context(), cfg); err == nil {
-		t.Error("a file was taken for a data directory")
-	}
+	_, err = embedetcd.Start(t.Context(), cfg)
+	assert.Error(t, err, "a file was taken for a data directory")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := embedetcd.Start(ctx, config(t, "127.0.0.1:0")); !errors.Is(err, context.Canceled) {
-		t.Errorf("a cancelled context: %v", err)
-	}
+	_, err = embedetcd.Start(ctx, config(t, "127.0.0.1:0"))
+	assert.ErrorIs(t, err, context.Canceled, "a cancelled context")
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -28,17 +29,14 @@ func TestWatch_SendsNoReplies(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	link := testkit.StartLink(t, strings.TrimPrefix(server.Endpoint(), "http://"))
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.Dial(t, link.Address())
 	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
 	next := func(what string) {
 		t.Helper()
 		select {
 		case resp, ok := <-events:
-			if !ok || resp.Err() != nil {
-				t.Fatalf("%s: %v, %v", what, ok, resp.Err())
-			}
+			require.True(t, ok, what)
+			require.NoError(t, resp.Err(), what)
 		case <-time.After(members.Soon):
 			t.Fatalf("%s: nothing has come", what)
 		}
@@ -57,9 +55,8 @@ func TestWatch_SendsNoReplies(t *testing.T) {
 	}
 	// The smallest relevant HTTP/2 frame has 13 bytes. The pings that
 	// detect a hung member continue, one every ten seconds.
-	if sent := link.Passed(testkit.ToServer) - before; sent >= 13*many/4 {
-		t.Errorf("%d bytes were sent for %d events", sent, many)
-	}
+	sent := link.Passed(testkit.ToServer) - before
+	assert.True(t, sent < 13*many/4, "%d bytes were sent for %d events", sent, many)
 }
 
 // A client with a user logs in, and logs in again once its token is invalid. A new
@@ -69,18 +66,15 @@ func TestUser(t *testing.T) {
 	const user, password = "pd", "secret"
 	server := etcdtest.Start(t)
 	root := etcdtest.EnableAuth(t, server.Client(t), user, password, "/watched")
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.DialWith(t, etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
 	use := func(when string) {
 		t.Helper()
 		ctx, stop := etcd.WatchContext(t.Context())
 		t.Cleanup(stop)
 		select {
 		case resp, ok := <-cli.Watch(ctx, "/watched", clientv3.WithCreatedNotify()):
-			if !ok || resp.Err() != nil || !resp.Created {
-				t.Fatalf("watch %s the change: %v, %v", when, ok, resp.Err())
-			}
+			require.True(t, ok && resp.Err() == nil && resp.Created,
+				"watch %s the change: %v, %v", when, ok, resp.Err())
 		case <-time.After(members.Soon):
 			t.Fatalf("watch %s the change: no answer", when)
 		}
@@ -91,9 +85,8 @@ func TestUser(t *testing.T) {
 		}
 	}
 	use("before")
-	if _, err := root.UserChangePassword(t.Context(), user, password); err != nil {
-		t.Fatal(err)
-	}
+	_, err := root.UserChangePassword(t.Context(), user, password)
+	require.NoError(t, err)
 	use("after")
 }
 
@@ -117,15 +110,13 @@ func TestUser_Unreachable(t *testing.T) {
 			}
 		}()
 		cfg.Endpoints = []string{ln.Addr().String()}
-		cli, err := etcd.Dial(cfg)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = cli.Close() })
+		cli := members.DialWith(t, cfg)
 		for range 4 {
 			ctx, stop := etcd.WatchContext(t.Context())
 			t.Cleanup(stop)
 			go cli.Watch(ctx, "/watched") // returns once etcd has answered
 		}
-		_, err = cli.KeepAlive(t.Context(), 1)
+		_, err := cli.KeepAlive(t.Context(), 1)
 		require.NoError(t, err)
 		return n
 	}
@@ -149,18 +140,15 @@ func TestUser_Unreachable(t *testing.T) {
 				}
 				return nil
 			})
-			if a, b := with.Load(), without.Load(); a > 3*b {
-				t.Errorf("%d dials with a user, %d without", a, b)
-			}
+			a, b := with.Load(), without.Load()
+			assert.True(t, a <= 3*b, "%d dials with a user, %d without", a, b)
 			logged := 0
 			for _, e := range lines.AllEntries() {
 				if e.Level <= logrus.ErrorLevel {
 					logged++
 				}
 			}
-			if logged != c.logged {
-				t.Errorf("%d errors in the log, want %d", logged, c.logged)
-			}
+			assert.Equal(t, logged, c.logged, "errors in the log")
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package etcd_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,8 +8,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -33,13 +32,10 @@ func TestIdleConnection_NotPinged(t *testing.T) {
 	server := etcdtest.Start(t)
 	address := strings.TrimPrefix(server.Endpoint(), "http://")
 	links := [2]*testkit.Link{testkit.StartLink(t, address), testkit.StartLink(t, address)}
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{links[0].Address(), links[1].Address()}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.Dial(t, links[0].Address(), links[1].Address())
 	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
-	if resp := <-events; resp.Err() != nil {
-		t.Fatal(resp.Err())
-	}
+	resp := <-events
+	require.True(t, resp.Err() == nil, resp.Err())
 	sent := func(i int) int64 { return links[i].Passed(testkit.ToServer) }
 	testkit.Eventually(t, members.Soon, func() error { // both connections are ready
 		if sent(0) < setupSize || sent(1) < setupSize {
@@ -56,14 +52,8 @@ func TestIdleConnection_NotPinged(t *testing.T) {
 	// so two pings of one connection take longer than one of the other.
 	for range 3 {
 		now := sent(used)
-		testkit.Eventually(t, time.Minute, func() error {
-			if sent(used) == now {
-				return errors.New("no ping")
-			}
-			return nil
-		})
+		testkit.EventuallyTrue(t, time.Minute, func() bool { return sent(used) != now }, "no ping")
 	}
-	if n := sent(idle) - before; n >= pingSize {
-		t.Errorf("the idle connection has sent %d bytes", n)
-	}
+	n := sent(idle) - before
+	assert.True(t, n < pingSize, "the idle connection has sent %d bytes", n)
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"slices"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -13,7 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,9 +47,7 @@ func TestMembers_AddressesNeverUsed(t *testing.T) {
 		{"10.0.0.1:2379", false, ""},
 		{"%", false, ""},
 	} {
-		if got := etcd.MemberAddress(c.url, c.secure); got != c.want {
-			t.Errorf("%s, TLS %t: %q, want %q", c.url, c.secure, got, c.want)
-		}
+		assert.Equal(t, etcd.MemberAddress(c.url, c.secure), c.want, "%s, TLS %t", c.url, c.secure)
 	}
 }
 
@@ -63,9 +62,7 @@ func clusterOf(t *testing.T, endpoint string) uint64 {
 // newMembers returns Members that are saved in dir.
 func newMembers(t *testing.T, dir, configured string) (*etcd.Members, func() []string) {
 	t.Helper()
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{configured}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.Dial(t, configured)
 	m := etcd.NewMembers(etcd.MembersOptions{
 		Client: cli,
 		Load:   func() (etcd.SavedMembers, error) { return disk.ReadMembers(dir) },
@@ -97,9 +94,7 @@ func TestMembers_Saved(t *testing.T) {
 		require.NoError(t, disk.WriteMembers(dir, c.saved))
 		m, endpoints := newMembers(t, dir, dead)
 		m.Update(t.Context())
-		if got := endpoints(); !slices.Equal(got, c.want) {
-			t.Errorf("%s: endpoints %q, want %q", c.name, got, c.want)
-		}
+		assert.EqualSlices(t, endpoints(), c.want, "%s: endpoints", c.name)
 	}
 }
 
@@ -122,21 +117,15 @@ func TestMembers_SavedAfterAFailure(t *testing.T) {
 	for range 4 { // the members do not change
 		m.Try(t.Context(), cluster, server.Endpoint())
 	}
-	if saves != 3 {
-		t.Errorf("%d saves", saves)
-	}
+	assert.Equal(t, saves, 3)
 	failed := 0
 	for _, e := range hook.AllEntries() {
 		if e.Level == logrus.WarnLevel {
 			failed++
-			if e.Message != "save etcd members: trying again at the next read" {
-				t.Errorf("log: %s", e.Message)
-			}
+			assert.Equal(t, e.Message, "save etcd members: trying again at the next read", "log")
 		}
 	}
-	if failed != 1 {
-		t.Errorf("%d warnings about one failure", failed)
-	}
+	assert.Equal(t, failed, 1, "warnings about one failure")
 }
 
 // Another cluster at a configured address is used only once the known cluster has stopped.
@@ -149,45 +138,32 @@ func TestMembers_AnotherCluster(t *testing.T) {
 	require.NoError(t, disk.WriteMembers(dir, etcd.SavedMembers{Configured: []string{configured}, Cluster: clusterOf(t, ours.Endpoint()), Members: []string{ours.Endpoint()}}))
 	m, endpoints := newMembers(t, dir, configured)
 	m.Update(t.Context())
-	if got := endpoints(); !slices.Equal(got, []string{configured, ours.Endpoint()}) {
-		t.Fatalf("endpoints %q", got)
-	}
+	require.EqualSlices(t, endpoints(), []string{configured, ours.Endpoint()})
 	theirs.Restart()
 	for range 5 { // either cluster may answer the first one
 		m.Update(t.Context())
 	}
-	if got := endpoints(); !slices.Equal(got, []string{ours.Endpoint()}) {
-		t.Errorf("endpoints %q with another cluster at %s", got, configured)
-	}
-	if got := m.Status().Departed; !slices.Equal(got, []string{configured}) {
-		t.Errorf("departed: %q", got)
-	}
+	assert.EqualSlices(t, endpoints(), []string{ours.Endpoint()}, "endpoints with another cluster at %s", configured)
+	assert.EqualSlices(t, m.Status().Departed, []string{configured})
 	ours.Kill()
 	for range 2 {
 		m.Update(t.Context())
 	}
-	if got := endpoints(); !slices.Equal(got, []string{configured}) {
-		t.Errorf("endpoints %q after the known cluster has ended", got)
-	}
-	if s, err := disk.ReadMembers(dir); err != nil || len(s.Members) > 0 || s.Cluster != clusterOf(t, configured) {
-		t.Errorf("saved: %+v, %v", s, err)
-	}
+	assert.EqualSlices(t, endpoints(), []string{configured}, "endpoints after the known cluster has ended")
+	s, err := disk.ReadMembers(dir)
+	assert.True(t, err == nil && len(s.Members) == 0 && s.Cluster == clusterOf(t, configured), "saved: %+v, %v", s, err)
 }
 
 // An endpoint that does not answer may be another name of a member: it is not reported as removed.
 func TestMembers_SilentEndpoint(t *testing.T) {
 	t.Parallel()
 	silent := testkit.FreePort(t)
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint(), silent}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
+	cli := members.Dial(t, etcdtest.Start(t).Endpoint(), silent)
 	log, hook := test.NewNullLogger()
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli, Log: log})
 	m.Start()
 	m.Update(t.Context())
-	if got := m.Status().Departed; !slices.Equal(got, []string{silent}) {
-		t.Errorf("departed: %q", got)
-	}
+	assert.EqualSlices(t, m.Status().Departed, []string{silent})
 	if e := hook.LastEntry(); e == nil || e.Data["endpoint"] != silent || e.Message != "configured etcd endpoint is not a member of the cluster, or does not answer: update --etcd-endpoints if the member was replaced" {
 		t.Errorf("log: %+v", e)
 	}
@@ -202,17 +178,11 @@ func TestMembers_TLSName(t *testing.T) {
 	_, port, err := net.SplitHostPort(server.Endpoint())
 	require.NoError(t, err)
 	config := func() *tls.Config { return &tls.Config{RootCAs: ca.Pool()} }
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{testkit.FreePort(t)}, TLS: config})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = cli.Close() })
-	direct, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, TLS: config})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = direct.Close() })
+	cli := members.DialWith(t, etcd.Config{Endpoints: []string{testkit.FreePort(t)}, TLS: config})
+	direct := members.DialWith(t, etcd.Config{Endpoints: []string{server.Endpoint()}, TLS: config})
 	resp, err := direct.Get(t.Context(), "/any")
 	require.NoError(t, err)
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli})
 	m.Try(t.Context(), resp.Header.ClusterId, server.Endpoint(), net.JoinHostPort("localhost", port))
-	if got := m.Status().Added; !slices.Equal(got, []string{server.Endpoint()}) {
-		t.Errorf("added: %q", got)
-	}
+	assert.EqualSlices(t, m.Status().Added, []string{server.Endpoint()})
 }

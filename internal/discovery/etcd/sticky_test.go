@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -11,6 +10,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // member simulates a connection to a member.
@@ -31,9 +33,7 @@ func connected(f *memberChoice, members ...*member) balancer.Picker {
 func call(t *testing.T, p balancer.Picker, err error) string {
 	t.Helper()
 	r, perr := p.Pick(balancer.PickInfo{})
-	if perr != nil {
-		t.Fatal(perr)
-	}
+	require.NoError(t, perr)
 	r.Done(balancer.DoneInfo{Err: err})
 	return r.SubConn.(*member).address
 }
@@ -42,15 +42,13 @@ func TestSticky_MemberChoice(t *testing.T) {
 	t.Parallel()
 	f := &memberChoice{silent: map[string]int{}}
 	a, b, c := &member{address: "a"}, &member{address: "b"}, &member{address: "c"}
-	if _, err := connected(f).Pick(balancer.PickInfo{}); !errors.Is(err, balancer.ErrNoSubConnAvailable) {
-		t.Fatalf("without a connection: %v", err)
-	}
+	_, err := connected(f).Pick(balancer.PickInfo{})
+	require.ErrorIs(t, err, balancer.ErrNoSubConnAvailable, "without a connection")
 	p := connected(f, a, b, c)
 	first := call(t, p, nil)
 	for range 20 {
-		if got := call(t, p, status.Error(codes.PermissionDenied, "no")); got != first {
-			t.Fatalf("a member that answers is left for %s", got)
-		}
+		require.Equal(t, call(t, p, status.Error(codes.PermissionDenied, "no")), first,
+			"member after an answer of the first")
 	}
 	// A member that fails is avoided until all others have failed since then.
 	broken := status.Error(codes.Unavailable, "etcdserver: no leader")
@@ -63,16 +61,10 @@ func TestSticky_MemberChoice(t *testing.T) {
 	}
 	// An unreachable member is not picked, and its replacement is kept when it returns.
 	p = connected(f, b)
-	if got := call(t, p, broken); got != "b" {
-		t.Errorf("picked %s, which is away", got)
-	}
-	if got := call(t, p, nil); got != "b" {
-		t.Errorf("picked %s, which is away", got)
-	}
+	assert.Equal(t, call(t, p, broken), "b", "member after a failure of the other")
+	assert.Equal(t, call(t, p, nil), "b", "member after a failure of the other")
 	p = connected(f, a, b, c)
-	if got := call(t, p, nil); got != "b" {
-		t.Errorf("left b, which answered, for %s", got)
-	}
+	assert.Equal(t, call(t, p, nil), "b", "member after an answer of b")
 }
 
 func TestUnanswered(t *testing.T) {
@@ -93,9 +85,7 @@ func TestUnanswered(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := unanswered(tc.err, tc.waited); got != tc.want {
-				t.Errorf("unanswered(%v, %s) = %t", tc.err, tc.waited, got)
-			}
+			assert.Equal(t, unanswered(tc.err, tc.waited), tc.want, "unanswered(%v, %s)", tc.err, tc.waited)
 		})
 	}
 }
@@ -103,32 +93,20 @@ func TestUnanswered(t *testing.T) {
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	p := Patience{Longest: LongestWait}
-	if p.Limit() != firstWait {
-		t.Errorf("begins with %s", p.Limit())
-	}
+	assert.Equal(t, p.Limit(), firstWait, "at the beginning")
 	p.Learn(time.Millisecond, false) // refused at once
-	if p.Limit() != firstWait {
-		t.Errorf("after a refusal %s", p.Limit())
-	}
+	assert.Equal(t, p.Limit(), firstWait, "after a refusal")
 	p.Learn(p.Limit(), false)
-	if p.Limit() != firstWait {
-		t.Errorf("after one silence, which another member may end, %s", p.Limit())
-	}
+	assert.Equal(t, p.Limit(), firstWait, "after one silence, which another member may end")
 	for range 5 {
 		p.Learn(p.Limit(), false)
 	}
-	if p.Limit() != LongestWait {
-		t.Errorf("after silence %s", p.Limit())
-	}
+	assert.Equal(t, p.Limit(), LongestWait, "after silence")
 	p.Learn(700*time.Millisecond, true)
-	if got := p.Limit(); got <= 2*700*time.Millisecond || got > LongestWait {
-		t.Errorf("after a slow answer %s", got)
-	}
+	got := p.Limit()
+	assert.True(t, got > 2*700*time.Millisecond && got <= LongestWait, "after a slow answer %s", got)
 	p.Learn(time.Millisecond, true)
-	if p.Limit() != firstWait {
-		t.Errorf("after a quick answer %s", p.Limit())
-	}
-	if got := p.LimitFor(10000); got <= 2*firstWait {
-		t.Errorf("for ten thousand entries %s", got)
-	}
+	assert.Equal(t, p.Limit(), firstWait, "after a quick answer")
+	got = p.LimitFor(10000)
+	assert.True(t, got > 2*firstWait, "for ten thousand entries %s", got)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -19,7 +20,5 @@ func TestEtcdVersion(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("these tests run against etcd %s", s.Version)
 	want := os.Getenv("PD_TEST_ETCD_VERSION")
-	if s.Version == "" || !strings.HasPrefix(s.Version, want) {
-		t.Errorf("etcd %q, want %s...", s.Version, want)
-	}
+	assert.True(t, s.Version != "" && strings.HasPrefix(s.Version, want), "etcd %q, want %s...", s.Version, want)
 }

@@ -9,6 +9,8 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // described counts its calls of String.
@@ -40,13 +42,9 @@ func TestZapLogger_LevelCheckedFirst(t *testing.T) {
 			for _, l := range []zapcore.Level{zapcore.DebugLevel, zapcore.InfoLevel, zapcore.WarnLevel, zapcore.ErrorLevel} {
 				zl.Log(l, "said", zap.Stringer("what", &d))
 			}
-			if d.times != len(tt.want) {
-				t.Errorf("%d entries were put together, %d are written", d.times, len(tt.want))
-			}
+			assert.Equal(t, d.times, len(tt.want), "entries put together")
 			entries := hook.AllEntries()
-			if len(entries) != len(tt.want) {
-				t.Fatalf("%d entries, want %d", len(entries), len(tt.want))
-			}
+			require.Equal(t, len(entries), len(tt.want))
 			for i, e := range entries {
 				if e.Level != tt.want[i] || e.Message != "said" || e.Data["what"] != "described" || e.Data["part"] != "etcd" || e.Data["with"] != "more" {
 					t.Errorf("entry %d: %s %q %v, want %s", i, e.Level, e.Message, e.Data, tt.want[i])

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -57,9 +58,8 @@ func TestRegistrarBoth(t *testing.T) {
 		}
 	}
 	require.NoError(t, r.Revoke(t.Context()))
-	if p, d := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress)); p != nil || d != nil {
-		t.Errorf("left behind: %+v, %+v", p, d)
-	}
+	p, d := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress))
+	assert.True(t, p == nil && d == nil, "left behind: %+v, %+v", p, d)
 }
 
 // If another owner holds one of the two keys, the agent writes neither.
@@ -89,21 +89,17 @@ func TestRegistrarBoth_AllOrNothing(t *testing.T) {
 			r := members.Register(t, cli, members.RegistrarOptions(t, inBoth(k.Address)))
 			r.Set(instance.Record{ID: "A"})
 			members.WaitPhase(t, r, c.want)
-			if s := r.Status(); !strings.HasPrefix(s.Err, string(c.role)+": ") {
-				t.Errorf("it does not say which: %q", s.Err)
-			}
+			s := r.Status()
+			assert.True(t, strings.HasPrefix(s.Err, string(c.role)+": "), "it does not say which: %q", s.Err)
 			other := instance.Key{Role: c.role.Other(), Address: k.Address}
-			if raw := members.RawKey(t, cli, other); raw != nil {
-				t.Errorf("half a registration: %+v", raw)
-			}
-			if after := members.RawKey(t, cli, k); after.ModRevision != before.ModRevision {
-				t.Errorf("the key was touched: %+v, was %+v", after, before)
-			}
+			raw := members.RawKey(t, cli, other)
+			assert.True(t, raw == nil, "half a registration: %+v", raw)
+			assert.Equal(t, members.RawKey(t, cli, k).ModRevision, before.ModRevision,
+				"the key was touched, was %+v", before)
 			members.Del(t, cli, members.Layout(t).Instance(k))
 			members.WaitPhase(t, r, lease.Registered)
-			if p, d := members.RawKey(t, cli, k), members.RawKey(t, cli, other); p == nil || d == nil || p.ModRevision != d.ModRevision {
-				t.Errorf("registered as %+v and %+v", p, d)
-			}
+			p, d := members.RawKey(t, cli, k), members.RawKey(t, cli, other)
+			assert.True(t, p != nil && d != nil && p.ModRevision == d.ModRevision, "registered as %+v and %+v", p, d)
 		})
 	}
 }
@@ -116,25 +112,21 @@ func TestRegistrarBoth_OneRoleRemoved(t *testing.T) {
 	r := members.Register(t, cli, members.RegistrarOptions(t, inBoth(bothAddress)))
 	r.Set(instance.Record{ID: "A"})
 	members.WaitPhase(t, r, lease.Registered)
-	if _, err := store.Instances.Remove(t.Context(), members.Prefill(bothAddress), "no prefills here"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.Instances.Remove(t.Context(), members.Prefill(bothAddress), "no prefills here")
+	require.NoError(t, err)
 	r.Set(instance.Record{ID: "A", State: instance.Down})
 	members.WaitRegistration(t, r, func(s lease.Status) bool {
 		return r.Arrived() && s.Phase == lease.Registered && strings.Contains(s.Err, "prefill: removed by an operator")
 	})
 	p, d := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress))
-	if p != nil || d == nil || !strings.Contains(string(d.Value), `"down"`) {
-		t.Fatalf("prefill %+v, decode %+v", p, d)
-	}
-	if _, err := store.Instances.Remove(t.Context(), members.Decode(bothAddress), "nor decodes"); err != nil {
-		t.Fatal(err)
-	}
+	require.True(t, p == nil && d != nil && strings.Contains(string(d.Value), `"down"`),
+		"prefill %+v, decode %+v", p, d)
+	_, err = store.Instances.Remove(t.Context(), members.Decode(bothAddress), "nor decodes")
+	require.NoError(t, err)
 	members.WaitPhase(t, r, lease.Overridden)
 	for _, k := range inBoth(bothAddress).Each() {
-		if _, err := store.Instances.Allow(t.Context(), k, "mended"); err != nil {
-			t.Fatal(err)
-		}
+		_, err = store.Instances.Allow(t.Context(), k, "mended")
+		require.NoError(t, err)
 	}
 	testkit.Eventually(t, members.Soon, func() error {
 		s := r.Status()
@@ -178,9 +170,8 @@ func (f *bothFleet) put(t *testing.T, address string, id clientv3.LeaseID, value
 	for _, k := range inBoth(address).Each() {
 		ops = append(ops, clientv3.OpPut(members.Layout(t).Instance(k), value, clientv3.WithLease(id)))
 	}
-	if _, err := f.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := f.cli.Txn(t.Context()).Then(ops...).Commit()
+	require.NoError(t, err)
 }
 
 // usable waits until want instances of each role are usable.
@@ -249,7 +240,5 @@ func TestBothOneKeyDeleted(t *testing.T) {
 		return nil
 	})
 	in, ok := f.w.Snapshot().Lookup(members.Decode(f.addresses[0]))
-	if !ok || !in.Usable() || in.View != "" {
-		t.Errorf("the other membership is %+v", in)
-	}
+	assert.True(t, ok && in.Usable() && in.View == "", "the other membership is %+v", in)
 }

@@ -2,12 +2,12 @@ package lease
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -23,21 +23,13 @@ func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 	defer func() { _ = cli.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	k := newLeaseKeeper(cli, 15*time.Second)
-	if _, err := k.lease(ctx); err != nil {
-		t.Fatal(err)
-	}
+	_, err = k.lease(ctx)
+	require.NoError(t, err)
 	link.Delay(renewTimeout*3/4 + time.Millisecond) // each way
 	done := make(chan struct{})
 	go func() { defer close(done); k.run(ctx) }()
-	testkit.Eventually(t, time.Minute, func() error {
-		if s := k.state(); s.renewals == 0 {
-			return errors.New("no renewal was answered")
-		}
-		return nil
-	})
-	if s := k.state(); s.lost != 0 {
-		t.Errorf("%d leases lost", s.lost)
-	}
+	testkit.Until(t, time.Minute, k.state, func(s leaseState) bool { return s.renewals != 0 })
+	assert.Equal(t, k.state().lost, 0, "leases lost")
 	cancel()
 	<-done
 }

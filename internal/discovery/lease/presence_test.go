@@ -1,8 +1,6 @@
 package lease_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,11 +12,13 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -34,9 +34,7 @@ func TestPresence(t *testing.T) {
 		Layout: l, ID: "p1", Address: "127.0.0.1:8000", Version: "1", TTL: members.TTL, Interval: 10 * time.Millisecond,
 		Applied: func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
+	stop := background.Start(t.Context(), p.Run)
 	list := func(check func([]lease.ProxyPresence) error) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
@@ -68,17 +66,15 @@ func TestPresence(t *testing.T) {
 	resp, err := cli.Get(t.Context(), l.Proxy("p1"))
 	require.NoError(t, err)
 	old := resp.Kvs[0].Lease
-	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(old)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = cli.Revoke(t.Context(), clientv3.LeaseID(old))
+	require.NoError(t, err)
 	list(func(ps []lease.ProxyPresence) error {
 		if len(ps) != 1 {
 			return fmt.Errorf("%+v", ps)
 		}
 		return nil
 	})
-	cancel()
-	require.NoError(t, <-done)
+	stop()
 	list(func(ps []lease.ProxyPresence) error {
 		if len(ps) != 0 {
 			return fmt.Errorf("%+v", ps)
@@ -102,10 +98,7 @@ func TestPresence_Findings(t *testing.T) {
 			return lease.Report{Unverified: maps.Clone(unverified)}
 		},
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
-	defer func() { cancel(); <-done }()
+	defer background.Start(t.Context(), p.Run)()
 	says := func(key, want string) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
@@ -147,10 +140,7 @@ func TestPresence_Notices(t *testing.T) {
 			}
 		},
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
-	defer func() { cancel(); <-done }()
+	defer background.Start(t.Context(), p.Run)()
 	says := func(begin string) (revision int64) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
@@ -167,15 +157,9 @@ func TestPresence_Notices(t *testing.T) {
 		return revision
 	}
 	first, before := says("a: "), asked.Load()
-	testkit.Eventually(t, members.Soon, func() error {
-		if asked.Load() < before+20 {
-			return errors.New("not asked often enough yet")
-		}
-		return nil
-	})
-	if again := says("a: "); again != first {
-		t.Errorf("written at %d and at %d", first, again)
-	}
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return asked.Load() >= before+20 },
+		"not asked often enough yet")
+	assert.Equal(t, says("a: "), first, "revision")
 	name.Store("b")
 	says("b: ")
 }
@@ -199,10 +183,7 @@ func TestPresenceOfLargeFleet(t *testing.T) {
 			return r
 		},
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
-	defer func() { cancel(); <-done }()
+	defer background.Start(t.Context(), p.Run)()
 	testkit.Eventually(t, members.Soon, func() error {
 		ps, err := store.Reader.Proxies(t.Context())
 		if err != nil {

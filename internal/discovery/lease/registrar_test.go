@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -77,17 +78,13 @@ func TestRegistrarOwnership(t *testing.T) {
 				if after == nil || after.Lease != s.LeaseID || after.ModRevision != s.ModRevision || s.Err != "" {
 					t.Fatalf("status %+v, key %+v", s, after)
 				}
-				if !strings.Contains(string(after.Value), `"host_id":"host-1"`) {
-					t.Fatalf("value %s", after.Value)
-				}
+				require.Contains(t, string(after.Value), `"host_id":"host-1"`)
 				return
 			}
 			if s.ModRevision != 0 || s.Err == "" || !strings.Contains(s.Err, c.says) || strings.Contains(s.Err, "\a") {
 				t.Errorf("status %+v", s)
 			}
-			if (before == nil) != (after == nil) {
-				t.Fatalf("before %+v, after %+v", before, after)
-			}
+			require.Equal(t, before == nil, after == nil, "before %+v", before, after)
 			if before != nil && (before.ModRevision != after.ModRevision || before.Lease != after.Lease || string(before.Value) != string(after.Value)) {
 				t.Fatalf("the key was touched: before %+v, after %+v", before, after)
 			}
@@ -109,18 +106,14 @@ func TestRegistrarFollowsRemoval(t *testing.T) {
 			r.Set(instance.Record{ID: "A", Models: []string{"m"}})
 			members.WaitPhase(t, r, lease.Registered)
 			s := store.New(cli, l, "ann")
-			if existed, err := s.Instances.Remove(t.Context(), k, "new disks"); err != nil || !existed {
-				t.Fatalf("%v, %v", existed, err)
-			}
+			existed, err := s.Instances.Remove(t.Context(), k, "new disks")
+			require.True(t, err == nil && existed, "%v, %v", existed, err)
 			members.WaitPhase(t, r, lease.Overridden)
-			if why := r.Status().Err; !strings.Contains(why, "pdctl allow") {
-				t.Errorf("reason %q", why)
-			}
+			assert.Contains(t, r.Status().Err, "pdctl allow")
 			r.Set(instance.Record{ID: "A", State: instance.Down}) // whatever state it reports now
 			for _, one := range k.Each() {
-				if raw := members.RawKey(t, cli, one); raw != nil {
-					t.Fatalf("it came back: %+v", raw)
-				}
+				raw := members.RawKey(t, cli, one)
+				require.True(t, raw == nil, "it came back: %+v", raw)
 				for _, want := range []bool{true, false} { // the second call finds no removal
 					if removed, err := s.Instances.Allow(t.Context(), one, ""); err != nil || removed != want {
 						t.Fatalf("%v, %v", removed, err)
@@ -137,9 +130,8 @@ func TestRegistrarWaitsForFirstSet(t *testing.T) {
 	cli := etcdtest.Start(t).Client(t)
 	k := members.Prefill("10.0.0.1:8100")
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
-	if s := r.Status(); s.Phase != lease.Idle || s.LeaseID != 0 {
-		t.Fatalf("%+v", s)
-	}
+	s := r.Status()
+	require.True(t, s.Phase == lease.Idle && s.LeaseID == 0, "%+v", s)
 	r.Set(instance.Record{ID: "A"})
 	r.Set(instance.Record{ID: "A", State: instance.Draining})
 	testkit.Eventually(t, members.Soon, func() error {
@@ -174,9 +166,8 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	r.Set(instance.Record{ID: "A"})
 	members.WaitPhase(t, r, lease.Registered)
 	first := r.Status().LeaseID
-	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(first)); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cli.Revoke(t.Context(), clientv3.LeaseID(first))
+	require.NoError(t, err)
 	testkit.Eventually(t, members.Soon, func() error {
 		s, raw := r.Status(), members.RawKey(t, cli, k)
 		if s.LeasesLost != 1 || s.Registrations != 2 || s.LeaseID == first || raw == nil || raw.Lease != s.LeaseID {
@@ -195,10 +186,7 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	want := "[registering registered registering registered]"
-	if got := fmt.Sprint(slices.Compact(phases)); got != want {
-		t.Errorf("phases %s, want %s", got, want)
-	}
+	assert.Equal(t, fmt.Sprint(slices.Compact(phases)), "[registering registered registering registered]")
 }
 
 // Fault matrix, row 21: if two agents of one host register one address,
@@ -216,9 +204,8 @@ func TestRegistrarTwoAgents(t *testing.T) {
 		members.WaitPhase(t, second, lease.Registered)
 		first.Set(instance.Record{ID: "A", State: instance.Draining})
 		members.WaitPhase(t, first, lease.Conflict)
-		if raw := members.RawKey(t, cli, k); raw.Lease != second.Status().LeaseID || raw.Version != 2 {
-			t.Fatalf("%+v", raw)
-		}
+		raw := members.RawKey(t, cli, k)
+		require.True(t, raw.Lease == second.Status().LeaseID && raw.Version == 2, "%+v", raw)
 	}
 }
 
@@ -253,9 +240,8 @@ func TestRegistrarStartRace(t *testing.T) {
 			}
 			return nil
 		})
-		if raw := members.RawKey(t, cli, k); raw.Version != 1 {
-			t.Fatalf("written %d times: %+v", raw.Version, raw)
-		}
+		raw := members.RawKey(t, cli, k)
+		require.True(t, raw.Version == 1, "written %d times: %+v", raw.Version, raw)
 	}
 }
 
@@ -273,9 +259,7 @@ func TestRegistrarNewIncarnation(t *testing.T) {
 		}
 		return nil
 	})
-	if s := r.Status(); s.Registrations != 1 {
-		t.Fatalf("%+v", s)
-	}
+	require.Equal(t, r.Status().Registrations, 1)
 }
 
 // A record has not arrived while a concurrent change of the same keys
@@ -293,9 +277,8 @@ func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
 			txn, ok := req.(*pb.TxnRequest)
 			switch {
 			case ok && len(txn.Compare) > 0 && armed.CompareAndSwap(true, false):
-				if _, err := other.Put(ctx, l.Override(k), `{"v":1,"state":"drain"}`); err != nil {
-					t.Error(err)
-				}
+				_, err := other.Put(ctx, l.Override(k), `{"v":1,"state":"drain"}`)
+				assert.NoError(t, err)
 				failed.Store(true)
 			case ok && len(txn.Compare) == 0 && failed.CompareAndSwap(true, false):
 				arrived <- r.Arrived()
@@ -339,16 +322,13 @@ func TestRegistrarEnds(t *testing.T) {
 	r.Set(instance.Record{ID: "A"})
 	members.WaitPhase(t, r, lease.Registered)
 	stop()
-	if members.RawKey(t, cli, k) == nil {
-		t.Fatal("the key went with the context")
-	}
+	require.True(t, members.RawKey(t, cli, k) != nil, "the key went with the context")
 	// Revoke deletes the key, also after Run; a second call is harmless.
 	for range 2 {
 		require.NoError(t, r.Revoke(t.Context()))
 	}
-	if raw := members.RawKey(t, cli, k); raw != nil || r.Status().Phase != lease.Idle {
-		t.Fatalf("%+v %+v", raw, r.Status())
-	}
+	raw := members.RawKey(t, cli, k)
+	require.True(t, raw == nil && r.Status().Phase == lease.Idle, "%+v %+v", raw, r.Status())
 	// A revoked registrar does not register again.
 	r.Run(t.Context())
 	// Revoke before Run.

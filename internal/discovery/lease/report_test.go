@@ -8,7 +8,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A report lists the proxy's views first, then the facts learned from engines, and is bounded in size.
@@ -28,15 +30,12 @@ func TestInstanceReports(t *testing.T) {
 		return instance.Opinion{}
 	}
 	out, left := lease.NewInstanceReports(instance.NewSnapshot(1, []*instance.Instance{verified(0, false), verified(1, true), dead}), opinion)
-	if len(out) != 2 || left != 0 {
-		t.Fatalf("%d left out of %+v", left, out)
-	}
-	if r := out[verified(1, true).String()]; r.View != "" || r.Version != "0.12.0" || strings.Join(r.Models, ",") != "org/model,lora" {
-		t.Errorf("%+v", r)
-	}
-	if r := out[dead.String()]; r.View != instance.Ejected || len(r.Reason) > 250 || len(r.Models) != 2 {
-		t.Errorf("%+v", r)
-	}
+	require.Len(t, out, 2, "left out")
+	require.Equal(t, left, 0, "left out")
+	r := out[verified(1, true).String()]
+	assert.True(t, r.View == "" && r.Version == "0.12.0" && strings.Join(r.Models, ",") == "org/model,lora", "%+v", r)
+	r = out[dead.String()]
+	assert.True(t, r.View == instance.Ejected && len(r.Reason) <= 250 && len(r.Models) == 2, "%+v", r)
 	var many []*instance.Instance
 	for i := range 2000 {
 		many = append(many, verified(i, true))
@@ -61,7 +60,5 @@ func TestKeptKeys(t *testing.T) {
 	if err != nil || len(raw) > 48<<10 || len(out) < 1000 || out[0] != keys[len(keys)-1] || out[1] != keys[0] {
 		t.Errorf("%d bytes, %d keys, %v", len(raw), len(out), err)
 	}
-	if out := lease.KeptKeys(keys[:2]); len(out) != 2 {
-		t.Errorf("%q", out)
-	}
+	assert.Len(t, lease.KeptKeys(keys[:2]), 2)
 }

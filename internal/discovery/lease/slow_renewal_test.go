@@ -8,8 +8,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // If etcd takes longer to answer than the first deadline of a
@@ -27,15 +29,11 @@ func TestRenewalOfASlowEtcd(t *testing.T) {
 	link.Delay(1250 * time.Millisecond) // each way: more than the first deadline of a renewal
 	testkit.Eventually(t, time.Minute, func() error {
 		s := r.Status()
-		if s.LeasesLost > 0 {
-			t.Fatalf("the lease was lost: %+v", s)
-		}
+		require.True(t, s.LeasesLost <= 0, "the lease was lost: %+v", s)
 		if s.Renewals < before.Renewals+2 { // one may have been in flight
 			return fmt.Errorf("%+v", s)
 		}
 		return nil
 	})
-	if s := r.Status(); s.LeaseID != before.LeaseID {
-		t.Errorf("before %+v, after %+v", before, s)
-	}
+	assert.Equal(t, r.Status().LeaseID, before.LeaseID, "before %+v", before)
 }

@@ -3,6 +3,8 @@ package loaddigest
 import (
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A revision counts once it has been applied for leavingPoll, even while newer ones follow.
@@ -12,8 +14,6 @@ func TestAppliedRevision(t *testing.T) {
 	at := time.Now()
 	for i, want := range []int64{0, 0, 0, 0, 1, 1, 1, 1, 5, 5, 5, 5, 9} {
 		// One revision each 5 ms; a pick has 20 ms to be counted.
-		if got := s.update(int64(i+1), at.Add(time.Duration(i)*leavingPoll/4)); got != want {
-			t.Errorf("step %d: %d, want %d", i, got, want)
-		}
+		assert.Equal(t, s.update(int64(i+1), at.Add(time.Duration(i)*leavingPoll/4)), want, "step %d", i)
 	}
 }

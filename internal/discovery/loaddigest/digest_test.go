@@ -11,12 +11,15 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // proxy publishes a load that a test sets.
@@ -62,10 +65,7 @@ func publishing(t *testing.T, cli *clientv3.Client, id string, ttl, interval tim
 			},
 		},
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); presence.Run(ctx) }()
-	p.stop = func() { cancel(); <-done }
+	p.stop = background.Start(t.Context(), presence.Run)
 	t.Cleanup(p.stop)
 	return p
 }
@@ -80,10 +80,7 @@ func following(t *testing.T, cli *clientv3.Client) *loaddigest.Watcher {
 // run runs w until the end of the test or of stop.
 func run(t *testing.T, w *loaddigest.Watcher) (stop func()) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); w.Run(ctx) }()
-	stop = func() { cancel(); <-done }
+	stop = background.Start(t.Context(), w.Run)
 	t.Cleanup(stop)
 	return stop
 }
@@ -111,11 +108,8 @@ func TestWatcher_LeavesHungMember(t *testing.T) {
 	w := following(t, cli)
 	applied := func(want int64) {
 		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			if all := w.All(); len(all) != 1 || all[0].Applied != want {
-				return fmt.Errorf("%+v", all)
-			}
-			return nil
+		testkit.Until(t, members.Soon, w.All, func(all []*loaddigest.ProxyLoad) bool {
+			return len(all) == 1 && all[0].Applied == want
 		})
 	}
 	applied(1)
@@ -145,19 +139,14 @@ func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
 		})
 		revisions = append(revisions, revision)
 		stop := run(t, w)
-		testkit.Eventually(t, members.Soon, func() error {
-			if all := w.All(); len(all) != 1 || all[0].Applied != applied {
-				return fmt.Errorf("%+v", all)
-			}
-			return nil
+		testkit.Until(t, members.Soon, w.All, func(all []*loaddigest.ProxyLoad) bool {
+			return len(all) == 1 && all[0].Applied == applied
 		})
 		stop()
 		server.Wipe()
 		server.Restart()
 	}
-	if revisions[0] != revisions[1] {
-		t.Errorf("revisions %d", revisions)
-	}
+	assert.Equal(t, revisions[0], revisions[1], "revisions %d", revisions)
 }
 
 // The watch of a wiped etcd delivers nothing until the new revision exceeds the former one.
@@ -172,11 +161,8 @@ func TestWatcher_Relist(t *testing.T) {
 	w := following(t, cli)
 	knows := func(within time.Duration, id string) {
 		t.Helper()
-		testkit.Eventually(t, within, func() error {
-			if all := w.All(); len(all) != 1 || all[0].ID != id {
-				return fmt.Errorf("%+v", all)
-			}
-			return nil
+		testkit.Until(t, within, w.All, func(all []*loaddigest.ProxyLoad) bool {
+			return len(all) == 1 && all[0].ID == id
 		})
 	}
 	knows(members.Soon, "old")
@@ -242,9 +228,8 @@ func TestLoadsOfThree(t *testing.T) {
 	id := members.Lease(t, cli, 60)
 	members.Put(t, cli, members.Layout(t).Load("d"), `{"v":1,"load":{"decode/d:1":{"in_flight":5,"waiting_tokens":5,"held_tokens":5}}}`, clientv3.WithLease(id))
 	sums("a", 7, 10)
-	if _, err := cli.Revoke(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cli.Revoke(t.Context(), id)
+	require.NoError(t, err)
 	sums("a", 2, 10)
 }
 
@@ -303,9 +288,8 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	})
 	revision := func() int64 {
 		resp, err := cli.Get(t.Context(), "/pd/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
-		if err != nil || resp.Count != 10 {
-			t.Fatalf("%d keys, %v", resp.Count, err)
-		}
+		require.NoError(t, err)
+		require.Equal(t, resp.Count, 10)
 		return resp.Header.Revision
 	}
 	before := revision()
@@ -321,17 +305,10 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 			return nil
 		})
 	}
-	if after := revision(); after != before {
-		t.Errorf("etcd's revision grew from %d to %d", before, after)
-	}
+	assert.Equal(t, revision(), before, "revision of etcd")
 	// A key that was deleted is written again.
 	members.Del(t, cli, members.Layout(t).Load("p1"))
-	testkit.Eventually(t, members.Soon, func() error {
-		if n := len(w.All()); n != 5 {
-			return fmt.Errorf("%d digests", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.All()) }, 5)
 }
 
 // Placed prompts are published within the proxy's interval, once, even if nothing else has changed.

@@ -9,6 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The weight of a digest decreases with its age, down to 0.
@@ -17,17 +19,12 @@ func TestWeight(t *testing.T) {
 	last := 1.0
 	for age := time.Duration(0); age < time.Minute; age += 100 * time.Millisecond {
 		is := loaddigest.Weight(age)
-		if is > last || is < 0 {
-			t.Fatalf("%g at %s, after %g", is, age, last)
-		}
+		require.True(t, is <= last && is >= 0, "%g at %s, after %g", is, age, last)
 		last = is
 	}
-	if loaddigest.Weight(0) != 1 || loaddigest.Weight(2*loaddigest.Refresh) != 1 || last != 0 {
-		t.Error("a fresh digest must have weight 1, and an old one 0")
-	}
-	if a, b := loaddigest.Weight(10*time.Second), loaddigest.Weight(13*time.Second); b != a/2 {
-		t.Errorf("%g, and %g three seconds later", a, b)
-	}
+	assert.True(t, loaddigest.Weight(0) == 1 && loaddigest.Weight(2*loaddigest.Refresh) == 1 && last == 0,
+		"a fresh digest must have weight 1, and an old one 0")
+	assert.Equal(t, loaddigest.Weight(13*time.Second), loaddigest.Weight(10*time.Second)/2, "three seconds later")
 }
 
 func TestSum(t *testing.T) {
@@ -48,9 +45,7 @@ func TestSum(t *testing.T) {
 		ignored,
 	}, "own", now)
 	want := map[string]instance.OthersLoad{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
-	if !maps.Equal(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	assert.True(t, maps.Equal(got, want), "%+v, want %+v", got, want)
 }
 
 func TestPresent(t *testing.T) {
@@ -68,29 +63,21 @@ func TestPresent(t *testing.T) {
 		{"an idle one, which writes nothing", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now.Add(-time.Hour)}, true},
 		{"one that is not understood", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now, Ignored: "newer"}, false},
 	} {
-		if got := loaddigest.Present([]*loaddigest.ProxyLoad{&tc.one}, "own", now); got != tc.want {
-			t.Errorf("%s: %t", tc.name, got)
-		}
+		assert.Equal(t, loaddigest.Present([]*loaddigest.ProxyLoad{&tc.one}, "own", now), tc.want, tc.name)
 	}
-	if loaddigest.Present(nil, "own", now) {
-		t.Error("another proxy without digests")
-	}
+	assert.False(t, loaddigest.Present(nil, "own", now), "another proxy without digests")
 }
 
 func TestSeen(t *testing.T) {
 	t.Parallel()
 	own, a, b := &loaddigest.ProxyLoad{ID: "own"}, &loaddigest.ProxyLoad{ID: "a"}, &loaddigest.ProxyLoad{ID: "b", Ignored: "nonsense"}
 	var s loaddigest.Seen
-	if got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"); len(got) != 1 || got[0] != a {
-		t.Errorf("%v", got)
-	}
-	if got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"); len(got) != 0 {
-		t.Errorf("%v again", got)
-	}
+	got := s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own")
+	assert.True(t, len(got) == 1 && got[0] == a, "%v", got)
+	assert.Len(t, s.Update([]*loaddigest.ProxyLoad{own, a, b}, "own"), 0, "again")
 	next := &loaddigest.ProxyLoad{ID: "a"}
-	if got := s.Update([]*loaddigest.ProxyLoad{own, next}, "own"); len(got) != 1 || got[0] != next {
-		t.Errorf("%v", got)
-	}
+	got = s.Update([]*loaddigest.ProxyLoad{own, next}, "own")
+	assert.True(t, len(got) == 1 && got[0] == next, "%v", got)
 }
 
 // The first schema.KeyRates numbers of a key lose weight as their digest grows old. They keep it if this
@@ -105,8 +92,6 @@ func TestKeys(t *testing.T) {
 		got := loaddigest.Keys([]*loaddigest.ProxyLoad{
 			age("own", own), age("old", 10*time.Second), {ID: "before", ReceivedAt: now}, {ID: "newer", Ignored: "nonsense"},
 		}, "own", now)
-		if fmt.Sprint(got) != "map[before:map[] old:map["+want+"] own:map[a:[8 4 0 0 0 0 0 0 2 6]]]" {
-			t.Error(got)
-		}
+		assert.Equal(t, fmt.Sprint(got), "map[before:map[] old:map["+want+"] own:map[a:[8 4 0 0 0 0 0 0 2 6]]]", got)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A failed write is repeated once per interval, even while the
@@ -44,9 +45,8 @@ func TestPublish_FailedWrites(t *testing.T) {
 		}()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := writes.Load(); n < 9 || n > 11 {
-			t.Errorf("%d writes in 10 s", n)
-		}
+		n := writes.Load()
+		assert.True(t, n >= 9 && n <= 11, "%d writes in 10 s", n)
 		cancel()
 		<-ended
 	})
@@ -85,9 +85,7 @@ func TestPublish_RefreshesABacklog(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		mu.Lock()
-		if len(values) < int(time.Minute/loaddigest.Refresh)-1 {
-			t.Errorf("%d digests in a minute", len(values))
-		}
+		assert.True(t, len(values) >= int(time.Minute/loaddigest.Refresh)-1, "%d digests in a minute", len(values))
 		mu.Unlock()
 		cancel()
 		<-ended
@@ -144,8 +142,6 @@ func TestPublish_KeepsPromptsOfAFailedWrite(t *testing.T) {
 				times++
 			}
 		}
-		if times != 1 {
-			t.Errorf("published %d times: %+v", times, written)
-		}
+		assert.True(t, times == 1, "published %d times: %+v", times, written)
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // rejected fails unless err has a printable reason why value is rejected.
@@ -40,9 +41,8 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, address string, value []byte) {
 		canonical, err := instance.ParseAddress(address)
 		if err != nil {
-			if !errors.Is(err, instance.ErrAddress) || instance.Printable(err.Error(), 0) != err.Error() {
-				t.Fatalf("%q: %q", address, err)
-			}
+			require.ErrorIs(t, err, instance.ErrAddress, address)
+			require.Equal(t, instance.Printable(err.Error(), 0), err.Error(), address)
 			return
 		}
 		if again, err := instance.ParseAddress(canonical); err != nil || again != canonical || strings.ContainsAny(canonical, "/ \n") {
@@ -64,17 +64,12 @@ func FuzzDecodeRecord(f *testing.F) {
 		if errors.Is(err, schema.ErrTooLarge) {
 			return
 		}
-		if err != nil {
-			t.Fatalf("%q was read but cannot be written: %v", value, err)
-		}
+		require.NoError(t, err, "%q was read but cannot be written", value)
 		rec.FitModels()
 		again, bare, err := schema.DecodeRecord(k, out)
-		if err != nil || bare {
-			t.Fatalf("%q does not read again: %v", out, err)
-		}
-		if diff := cmp.Diff(rec, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatalf("%q, written as %q, is another record:\n%s", value, out, diff)
-		}
+		require.True(t, err == nil && !bare, "%q does not read again: %v", out, err)
+		diff := cmp.Diff(rec, again, cmpopts.EquateEmpty())
+		require.True(t, diff == "", "%q, written as %q, is another record:\n%s", value, out, diff)
 	})
 }
 
@@ -82,9 +77,7 @@ func FuzzDecodeRecord(f *testing.F) {
 func asSaid(t *testing.T, value []byte, rec instance.Record) {
 	t.Helper()
 	var said instance.Record
-	if err := json.Unmarshal(bytes.TrimSpace(value), &said); err != nil {
-		t.Fatalf("%q is taken; encoding/json says %v", value, err)
-	}
+	require.NoError(t, json.Unmarshal(bytes.TrimSpace(value), &said), "%q is taken; encoding/json says", value)
 	if said.V == 0 {
 		said.V = instance.RecordVersion
 	}
@@ -95,9 +88,8 @@ func asSaid(t *testing.T, value []byte, rec instance.Record) {
 		said.State = instance.Ready
 	}
 	said.Role, said.Address = rec.Role, rec.Address
-	if diff := cmp.Diff(said, rec); diff != "" {
-		t.Fatalf("%q is read as another record:\n%s", value, diff)
-	}
+	diff := cmp.Diff(said, rec)
+	require.True(t, diff == "", "%q is read as another record:\n%s", value, diff)
 }
 
 // FuzzDecodeIntent does the same for values that operators write: overrides and pending adds.

@@ -7,10 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -22,15 +21,10 @@ func TestDecodeRecordRejects(t *testing.T) {
 			t.Parallel()
 			rec, _, err := schema.DecodeRecord(members.Prefill("10.0.0.1:8100"), []byte(c.Value))
 			var rejected *schema.RejectedError
-			if !errors.As(err, &rejected) {
-				t.Fatalf("error %v of type %T, record %+v", err, err, rec)
-			}
-			if !strings.Contains(rejected.Reason, c.Reason) {
-				t.Errorf("reason %q does not say %q", rejected.Reason, c.Reason)
-			}
-			if strings.ContainsAny(rejected.Reason, "\x1b\x00\n") || len(rejected.Reason) > 500 {
-				t.Errorf("reason is not fit to print: %q", rejected.Reason)
-			}
+			require.True(t, errors.As(err, &rejected), "error %v of type %T, record %+v", err, err, rec)
+			assert.Contains(t, rejected.Reason, c.Reason)
+			assert.True(t, !strings.ContainsAny(rejected.Reason, "\x1b\x00\n") && len(rejected.Reason) <= 500,
+				"reason is not fit to print: %q", rejected.Reason)
 		})
 	}
 }
@@ -68,12 +62,8 @@ func TestDecodeRecordAccepts(t *testing.T) {
 			t.Parallel()
 			rec, bare, err := schema.DecodeRecord(k, []byte(c.value))
 			require.NoError(t, err)
-			if bare != c.bare {
-				t.Errorf("bare is %t", bare)
-			}
-			if diff := cmp.Diff(c.want, rec); diff != "" {
-				t.Error(diff)
-			}
+			assert.Equal(t, bare, c.bare)
+			assert.NoDiff(t, c.want, rec)
 		})
 	}
 }
@@ -84,32 +74,24 @@ func TestEncodeRecord(t *testing.T) {
 	rec := instance.Record{ID: "X", Models: []string{"a<b>&c", "ü"}, Ports: map[string][]int{"side_channel": {5600}}}
 	value, err := schema.EncodeRecord(rec)
 	require.NoError(t, err)
-	if !strings.Contains(string(value), `"a<b>&c"`) {
-		t.Errorf("value is escaped for HTML: %s", value)
-	}
+	assert.Contains(t, string(value), `"a<b>&c"`)
 	got, bare, err := schema.DecodeRecord(k, value)
 	if err != nil || bare {
 		t.Fatal(bare, err)
 	}
 	rec.V, rec.Role, rec.Address, rec.Scheme, rec.State = 1, k.Role, k.Address, "http", instance.Ready
-	if diff := cmp.Diff(rec, got); diff != "" {
-		t.Error(diff)
-	}
-	if _, err := schema.EncodeRecord(instance.Record{ID: strings.Repeat("x", 20000)}); !errors.Is(err, schema.ErrTooLarge) {
-		t.Errorf("a large record: %v", err)
-	}
+	assert.NoDiff(t, rec, got)
+	_, err = schema.EncodeRecord(instance.Record{ID: strings.Repeat("x", 20000)})
+	assert.ErrorIs(t, err, schema.ErrTooLarge, "a large record")
 	minus := -1
-	if _, err := schema.EncodeRecord(instance.Record{Weight: &minus}); err == nil {
-		t.Error("an invalid record was encoded")
-	}
+	_, err = schema.EncodeRecord(instance.Record{Weight: &minus})
+	assert.Error(t, err, "an invalid record was encoded")
 }
 
 func TestDecodeOverride(t *testing.T) {
 	t.Parallel()
 	o, err := schema.DecodeOverride([]byte(`{"v":1,"state":"cordon","weight":3,"by":"x","more":1}`))
-	if err != nil || o.State != instance.Cordon || *o.Weight != 3 {
-		t.Fatalf("%+v, %v", o, err)
-	}
+	require.True(t, err == nil && o.State == instance.Cordon && *o.Weight == 3, "%+v, %v", o, err)
 	for _, bad := range []string{"", "drain", `{"state":"gone"}`, `{"weight":-1}`, `{"state":"drain","move_after":-1}`, `{"state":"drain","move_after":10000000000}`, `{"state":1}`, "\xff"} {
 		if _, err := schema.DecodeOverride([]byte(bad)); err == nil {
 			t.Errorf("%q was accepted", bad)
@@ -121,9 +103,8 @@ func TestNewLayout(t *testing.T) {
 	t.Parallel()
 	for _, p := range []string{"/pd", "/pd/"} {
 		l, err := schema.NewLayout(p)
-		if err != nil || l.Root() != "/pd/" {
-			t.Errorf("%q: %q, %v", p, l.Root(), err)
-		}
+		require.NoError(t, err, p)
+		assert.Equal(t, l.Root(), "/pd/", p)
 	}
 	for _, p := range []string{"", "/", "//", "pd", "/a//b", "/mooncake", "/mooncake-store/x", "/oplog", "/p d", "/p\x00", "/" + strings.Repeat("x", 300)} {
 		if l, err := schema.NewLayout(p); !errors.Is(err, schema.ErrPrefix) {
@@ -140,9 +121,7 @@ func TestNewLayout(t *testing.T) {
 		l.Audit("a"):  "/pd/audit/a",
 		l.Schema():    "/pd/meta/schema",
 	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, got, want)
 	}
 }
 
@@ -163,9 +142,8 @@ func TestEncodeRecord_FitsModels(t *testing.T) {
 		if !slices.Equal(got.Models, rec.Models[:len(got.Models)]) || got.ModelsTruncated != (len(got.Models) < all) || len(rec.Models) != all {
 			t.Errorf("%d models: %d are left, truncated %v", n, len(got.Models), got.ModelsTruncated)
 		}
-		if spare := instance.MaxRecordBytes - len(raw); got.ModelsTruncated && (spare < 0 || spare > 200) {
-			t.Errorf("%d models: %d bytes are left", n, spare)
-		}
+		spare := instance.MaxRecordBytes - len(raw)
+		assert.False(t, got.ModelsTruncated && (spare < 0 || spare > 200), "%d models: %d bytes are left", n, spare)
 	}
 	raw, err := schema.EncodeRecord(instance.Record{Models: []string{strings.Repeat("x", 20000)}})
 	if err != nil || strings.Contains(string(raw), "models\"") || !strings.Contains(string(raw), `"models_truncated":true`) {

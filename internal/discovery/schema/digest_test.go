@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -24,12 +25,9 @@ func TestDigestText(t *testing.T) {
 	raw, err := json.Marshal(d)
 	require.NoError(t, err)
 	want := `{"v":1,"applied":42,"load":{"decode/d:1":{"in_flight":2,"waiting_tokens":20,"held_tokens":200}},"at":"2001-09-09T01:46:40Z"}`
-	if string(raw) != want {
-		t.Errorf("%s, want %s", raw, want)
-	}
-	if raw, err = json.Marshal(NewDigest(0, nil, time.Unix(1e9, 0).UTC())); err != nil || !strings.Contains(string(raw), `"load":{}`) {
-		t.Errorf("%s, %v", raw, err)
-	}
+	assert.Equal(t, string(raw), want)
+	raw, err = json.Marshal(NewDigest(0, nil, time.Unix(1e9, 0).UTC()))
+	assert.True(t, err == nil && strings.Contains(string(raw), `"load":{}`), "%s, %v", raw, err)
 }
 
 // A digest fits whatever the number of loads. It has all leaving instances,
@@ -45,12 +43,9 @@ func TestDigestFits(t *testing.T) {
 		}
 		d := NewDigest(1<<62, entries, time.Now())
 		raw, err := json.Marshal(d)
-		if err != nil || len(raw) > maxDigest {
-			t.Fatalf("%d instances: %d bytes, %v", n, len(raw), err)
-		}
-		if len(d.Load)+d.LeftOut != n || n <= 500 && d.LeftOut != 0 {
-			t.Errorf("%d instances: %d in it, %d left out", n, len(d.Load), d.LeftOut)
-		}
+		require.True(t, err == nil && len(raw) <= maxDigest, "%d instances: %d bytes, %v", n, len(raw), err)
+		assert.True(t, len(d.Load)+d.LeftOut == n && (n > 500 || d.LeftOut == 0),
+			"%d instances: %d in it, %d left out", n, len(d.Load), d.LeftOut)
 		least, most := int64(maxCount), int64(0)
 		for _, e := range entries {
 			c, in := d.Load[e.Key.String()]
@@ -65,9 +60,8 @@ func TestDigestFits(t *testing.T) {
 				most = max(most, e.InFlight)
 			}
 		}
-		if most > least {
-			t.Errorf("%d instances: one with %d in flight is left out, one with %d is not", n, most, least)
-		}
+		assert.True(t, most <= least,
+			"%d instances: one with %d in flight is left out, one with %d is not", n, most, least)
 		if back, err := DecodeDigest(raw); err != nil || !back.Equal(&d) {
 			t.Errorf("%d instances: read back otherwise, %v", n, err)
 		}
@@ -88,9 +82,8 @@ func TestDigestRefused(t *testing.T) {
 			t.Errorf("%.60q: %+v, %v", text, d, err)
 		}
 	}
-	if d, err := DecodeDigest([]byte(`{"v":1,"more":[1],"load":{"decode/d:1":{"in_flight":3,"else":{}}}}`)); err != nil || d.Load["decode/d:1"].InFlight != 3 {
-		t.Errorf("unknown fields: %+v, %v", d, err)
-	}
+	d, err := DecodeDigest([]byte(`{"v":1,"more":[1],"load":{"decode/d:1":{"in_flight":3,"else":{}}}}`))
+	assert.True(t, err == nil && d.Load["decode/d:1"].InFlight == 3, "unknown fields: %+v, %v", d, err)
 }
 
 func FuzzDigest(f *testing.F) {
@@ -100,9 +93,7 @@ func FuzzDigest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		d, err := DecodeDigest([]byte(text))
 		if err != nil {
-			if d.Load != nil {
-				t.Fatalf("%q is refused and used: %+v", text, d)
-			}
+			require.True(t, d.Load == nil, "%q is refused and used: %+v", text, d)
 			return
 		}
 		for key, c := range d.Load {
@@ -132,13 +123,10 @@ func TestDigest_SignificantChanges(t *testing.T) {
 		{of(1, 100, 100_000), false}, {of(1, 109, 109_000), false}, {of(1, 111, 100_000), true}, {of(1, 89, 100_000), true},
 		{of(1, 100, 120_000), true}, {of(2, 100, 100_000), true}, {&Digest{Applied: 1}, true},
 	} {
-		if got := c.now.Differs(before); got != c.want {
-			t.Errorf("%+v: %t", c.now, got)
-		}
+		assert.Equal(t, c.now.Differs(before), c.want, c.now)
 	}
-	if of(1, 1, 1).Differs(nil) != true || of(1, 2, 1).Differs(of(1, 1, 1)) != true {
-		t.Error("the first digest, or one more leg of few, must differ")
-	}
+	assert.Equal(t, of(1, 1, 1).Differs(nil), true, "the first digest, or one more leg of few, must differ")
+	assert.Equal(t, of(1, 2, 1).Differs(of(1, 1, 1)), true, "the first digest, or one more leg of few, must differ")
 }
 
 // The state of the queue takes at most 4 KiB. It is published
@@ -156,16 +144,11 @@ func TestDigestQueue(t *testing.T) {
 	}
 	d := of(many...)
 	raw, err := json.Marshal(d)
-	if err != nil || len(raw) > 4<<10+256 || len(d.Queue) < 40 || len(d.Queue) > MaxQueue {
-		t.Errorf("%d entries in %d bytes, %v", len(d.Queue), len(raw), err)
-	}
+	assert.True(t, err == nil && len(raw) <= 4<<10+256 && len(d.Queue) >= 40 && len(d.Queue) <= MaxQueue,
+		"%d entries in %d bytes, %v", len(d.Queue), len(raw), err)
 	back, err := DecodeDigest(raw)
-	if err != nil || len(back.Queue) != len(d.Queue) || back.Queue[3] != many[3] {
-		t.Errorf("%+v, %v", back, err)
-	}
-	if long := of(QueueEntry{Model: strings.Repeat("m", 5000), Backlog: 1}); len(long.Queue) != 0 {
-		t.Error("an entry of 5000 bytes fits")
-	}
+	assert.True(t, err == nil && len(back.Queue) == len(d.Queue) && back.Queue[3] == many[3], "%+v, %v", back, err)
+	assert.Len(t, of(QueueEntry{Model: strings.Repeat("m", 5000), Backlog: 1}).Queue, 0, "an entry of 5000 bytes fits")
 	waits := QueueEntry{Model: "m", Key: "a", Backlog: 10_000}
 	for _, tc := range []struct {
 		name string

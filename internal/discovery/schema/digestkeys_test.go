@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The demand of keys takes at most 6 KiB and 64 keys, whatever the number of keys.
@@ -20,9 +22,8 @@ func TestDigestKeys(t *testing.T) {
 		d, without := NewDigest(1, nil, time.Now()), NewDigest(1, nil, time.Now())
 		d.SetKeys(all)
 		raw, err := json.Marshal(d)
-		if err != nil || len(raw) > maxKeySize+200 || len(d.Keys) > maxKeys || len(d.Keys) < 20 {
-			t.Errorf("%d keys, %d bytes, %v", len(d.Keys), len(raw), err)
-		}
+		assert.True(t, err == nil && len(raw) <= maxKeySize+200 && len(d.Keys) <= maxKeys && len(d.Keys) >= 20,
+			"%d keys, %d bytes, %v", len(d.Keys), len(raw), err)
 		if again, err := DecodeDigest(raw); err != nil || !again.Equal(&d) || again.Differs(&d) || !again.Differs(&without) || again.Equal(&without) {
 			t.Errorf("%v: %+v", err, again)
 		}
@@ -30,12 +31,10 @@ func TestDigestKeys(t *testing.T) {
 	a, b := NewDigest(1, nil, time.Now()), NewDigest(1, nil, time.Now())
 	a.SetKeys(map[string][]int64{"a": {600}})
 	b.SetKeys(map[string][]int64{"a": {640}})
-	if a.Differs(&b) || a.Equal(&b) {
-		t.Error("a change by less than a tenth is urgent, or is none")
-	}
+	assert.False(t, a.Differs(&b), "a change by less than a tenth is urgent, or is none")
+	assert.False(t, a.Equal(&b), "a change by less than a tenth is urgent, or is none")
 	for _, bad := range []string{`{"a":[-1]}`, `{"a":[1099511627777]}`, `{"a":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}`, `{"a":1}`} {
-		if _, err := DecodeDigest([]byte(`{"v":1,"load":{},"keys":` + bad + `}`)); err == nil || !strings.Contains(err.Error(), "invalid load digest") {
-			t.Errorf("%s: %v", bad, err)
-		}
+		_, err := DecodeDigest([]byte(`{"v":1,"load":{},"keys":` + bad + `}`))
+		assert.True(t, err != nil && strings.Contains(err.Error(), "invalid load digest"), "%s: %v", bad, err)
 	}
 }

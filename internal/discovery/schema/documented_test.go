@@ -1,7 +1,6 @@
 package schema_test
 
 import (
-	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -10,6 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -19,12 +20,9 @@ const keysPage = "../../../docs/reference/keys.md"
 // rows returns the names in the first column of the table below a heading of the page.
 func rows(t *testing.T, head string) (names []string) {
 	t.Helper()
-	raw, err := os.ReadFile(keysPage)
-	require.NoError(t, err)
+	raw := testkit.ReadFile(t, keysPage)
 	_, table, ok := strings.Cut(string(raw), head)
-	if !ok {
-		t.Fatalf("%s has no table %q", keysPage, head)
-	}
+	require.True(t, ok, "%s has no table %q", keysPage, head)
 	table, _, _ = strings.Cut(table, "\n\n")
 	for line := range strings.Lines(table) {
 		if cells := strings.Split(line, " | "); len(cells) > 1 {
@@ -91,13 +89,10 @@ func TestRecordFields_Documented(t *testing.T) {
 func same(t *testing.T, what string, code, page []string) {
 	t.Helper()
 	for _, name := range code {
-		if !slices.Contains(page, name) {
-			t.Errorf("docs/reference/keys.md has no row for the %s %s", what, name)
-		}
+		assert.True(t, slices.Contains(page, name), "docs/reference/keys.md has no row for the %s %s", what, name)
 	}
 	for _, name := range page {
-		if !slices.Contains(code, name) {
-			t.Errorf("docs/reference/keys.md has a row for %s, which is no %s", name, what)
-		}
+		assert.True(t, slices.Contains(code, name),
+			"docs/reference/keys.md has a row for %s, which is no %s", name, what)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestDecodeModelRoute(t *testing.T) {
@@ -54,8 +55,6 @@ func TestModelRoute_Conflict(t *testing.T) {
 		{"other", "a", served(""), false},
 	} {
 		r := schema.ModelRoute{Targets: []schema.ModelTarget{{Model: tc.target}}}
-		if got := r.Conflict(tc.name, tc.all); (got != "") != tc.conflict {
-			t.Errorf("%+v: %q", tc, got)
-		}
+		assert.Equal(t, (r.Conflict(tc.name, tc.all) != ""), tc.conflict, tc)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -78,9 +79,8 @@ func TestDocuments(t *testing.T) {
 	log, err = s.Reader.AuditLog(t.Context(), 8)
 	require.NoError(t, err)
 	for i, e := range log[:7] {
-		if before, after := e.Changes[0].Before, log[i+1].Changes[0].After; e.What != "set" || *before != *after {
-			t.Errorf("%s of %s follows %s", e.What, *before, *after)
-		}
+		before, after := e.Changes[0].Before, log[i+1].Changes[0].After
+		assert.True(t, e.What == "set" && *before == *after, "%s of %s follows %s", e.What, *before, *after)
 	}
 
 	for _, bad := range []string{"", "[]", "{", "{}{}"} {
@@ -89,24 +89,21 @@ func TestDocuments(t *testing.T) {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	if _, err := s.Documents.Put(t.Context(), k, []byte("{}"), store.DocumentOptions{For: time.Second}); !errors.Is(err, store.ErrIntent) {
-		t.Error(err)
-	}
+	_, err = s.Documents.Put(t.Context(), k, []byte("{}"), store.DocumentOptions{For: time.Second})
+	assert.ErrorIs(t, err, store.ErrIntent)
 	before := time.Now()
-	if _, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"),
+		store.DocumentOptions{For: time.Hour})
+	require.NoError(t, err)
 	ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits}))
-	if left := ends[instance.Key{Role: schema.Limits, Address: "b"}].Sub(before); err != nil || len(ends) != 1 || left < time.Minute || left > 2*time.Hour {
-		t.Errorf("%v, %v", ends, err)
-	}
+	left := ends[instance.Key{Role: schema.Limits, Address: "b"}].Sub(before)
+	assert.True(t, err == nil && len(ends) == 1 && left >= time.Minute && left <= 2*time.Hour, "%v, %v", ends, err)
 	// Writing the same value without a time limit removes the limit.
 	if revision, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{}); err != nil || revision == 0 {
 		t.Error(revision, err)
 	}
-	if ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits})); err != nil || len(ends) != 0 {
-		t.Errorf("%v, %v", ends, err)
-	}
+	ends, err = s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits}))
+	assert.True(t, err == nil && len(ends) == 0, "%v, %v", ends, err)
 }
 
 // Reads of leases have a deadline, even if the caller's context has none.
@@ -119,9 +116,8 @@ func TestLeaseReads_HaveDeadline(t *testing.T) {
 		Intercept: func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			if strings.HasSuffix(method, "/LeaseTimeToLive") {
 				leases++
-				if _, ok := ctx.Deadline(); !ok {
-					t.Errorf("%s without a deadline", method)
-				}
+				_, ok := ctx.Deadline()
+				assert.True(t, ok, "%s without a deadline", method)
 			}
 			return invoke(ctx, method, req, reply, cc, o...)
 		},
@@ -129,19 +125,17 @@ func TestLeaseReads_HaveDeadline(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	s := store.New(cli, l, "ann")
-	if _, err := s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"), store.DocumentOptions{For: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Intents.Intend(t.Context(), instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}, instance.Drain, store.IntentOptions{For: time.Hour, Force: true}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.Documents.Put(t.Context(), instance.Key{Role: schema.Limits, Address: "b"}, []byte("{}"),
+		store.DocumentOptions{For: time.Hour})
+	require.NoError(t, err)
+	_, err = s.Intents.Intend(t.Context(), instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}, instance.Drain,
+		store.IntentOptions{For: time.Hour, Force: true})
+	require.NoError(t, err)
 	if ends, err := s.Reader.Ends(t.Context(), l.Document(instance.Key{Role: schema.Limits})); err != nil || len(ends) != 1 {
 		t.Errorf("%v, %v", ends, err)
 	}
 	if ends, err := s.Reader.Ends(t.Context(), l.Overrides()); err != nil || len(ends) != 1 {
 		t.Errorf("%v, %v", ends, err)
 	}
-	if leases != 2 {
-		t.Errorf("%d reads of leases, want 2", leases)
-	}
+	assert.Equal(t, leases, 2, "reads of leases, want 2")
 }

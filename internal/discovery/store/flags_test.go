@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -58,9 +59,7 @@ func (f *fleets) proxies(k instance.Key) []string {
 
 func (f *fleets) are(k instance.Key, want ...string) {
 	f.t.Helper()
-	if got := f.proxies(k); !slices.Equal(got, want) {
-		f.t.Errorf("%s belongs to %v, want %v", k, got, want)
-	}
+	assert.EqualSlices(f.t, f.proxies(k), want, "%s belongs to", k)
 }
 
 // Two proxies have instances on their command lines. Each adds and removes
@@ -70,15 +69,12 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	f := newFleets(t)
 	a, b, shared := members.Prefill("127.0.0.1:1"), members.Prefill("127.0.0.1:2"), members.Decode("127.0.0.1:3")
 	f.sync(one, a, shared)
-	if outcome := f.sync(two, b, shared); len(outcome.Dropped) > 0 || len(outcome.Differ) > 0 {
-		t.Errorf("%+v", outcome)
-	}
+	outcome := f.sync(two, b, shared)
+	assert.True(t, len(outcome.Dropped) == 0 && len(outcome.Differ) == 0, "%+v", outcome)
 	f.are(a, one)
 	f.are(b, two)
 	f.are(shared, one, two)
-	if outcome := f.sync(one, a); !slices.Equal(outcome.Dropped, []instance.Key{shared}) {
-		t.Errorf("%+v", outcome)
-	}
+	assert.EqualSlices(t, f.sync(one, a).Dropped, []instance.Key{shared})
 	f.are(shared, two)
 	f.are(b, two)
 	outcome, err := f.store.Instances.SyncFlags(t.Context(), one, map[instance.Key]instance.Record{shared: {Connector: "nixl"}})
@@ -110,9 +106,8 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 		}
 	}
 	given, dropped := "given on the command line of ", "no longer on the command line of "
-	if want := []string{given + one, given + two, dropped + one, given + one, dropped + two, dropped + one}; !slices.Equal(of, want) {
-		t.Errorf("audit log: %q, want %q", of, want)
-	}
+	want := []string{given + one, given + two, dropped + one, given + one, dropped + two, dropped + one}
+	assert.True(t, slices.Equal(of, want), "audit log: %q, want %q", of, want)
 }
 
 // Records of an earlier release belong to no proxy. The proxy
@@ -124,9 +119,7 @@ func TestSyncFlagsTakesOverOldRecords(t *testing.T) {
 	for _, k := range []instance.Key{a, b} {
 		members.Put(t, f.cli, f.l.Instance(k), `{"v":1,"source":"flags"}`)
 	}
-	if outcome := f.sync(one, a); !slices.Equal(outcome.Dropped, []instance.Key{b}) {
-		t.Errorf("%+v", outcome)
-	}
+	assert.EqualSlices(t, f.sync(one, a).Dropped, []instance.Key{b})
 	f.are(a, one)
 	f.are(b, "none")
 }
@@ -139,9 +132,8 @@ func TestAddForSomeProxies(t *testing.T) {
 	k := members.Prefill("127.0.0.1:1")
 	add := func(want store.AddOutcome, proxies ...string) {
 		t.Helper()
-		if got, err := f.store.Instances.Add(t.Context(), k, instance.Record{Proxies: proxies}, ""); err != nil || got != want {
-			t.Errorf("add for %v: %s, %v", proxies, got, err)
-		}
+		got, err := f.store.Instances.Add(t.Context(), k, instance.Record{Proxies: proxies}, "")
+		assert.True(t, err == nil && got == want, "add for %v: %s, %v", proxies, got, err)
 	}
 	add(store.Added, one)
 	f.are(k, one)
@@ -151,13 +143,11 @@ func TestAddForSomeProxies(t *testing.T) {
 	f.sync(two, k) // it is now on the command line and was added, too
 	f.sync(two, members.Decode("127.0.0.1:9"))
 	f.are(k, one, two)
-	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left || !kept {
-		t.Errorf("%t, %t, %v", left, kept, err)
-	}
+	left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{one}, "")
+	assert.True(t, err == nil && left && kept, "%t, %t, %v", left, kept, err)
 	f.are(k, two)
-	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{two}, ""); err != nil || left || kept {
-		t.Errorf("the last one leaves: %t, %t, %v", left, kept, err)
-	}
+	left, kept, err = f.store.Instances.Leave(t.Context(), k, []string{two}, "")
+	assert.True(t, err == nil && !left && !kept, "the last one leaves: %t, %t, %v", left, kept, err)
 	f.are(k, two)
 	add(store.Added)
 	f.are(k)
@@ -178,14 +168,12 @@ func TestAddPendingForSomeProxies(t *testing.T) {
 	f.sync(one, k)
 	for range 2 {
 		got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &instance.Record{Proxies: []string{two}}}, 0, "")
-		if err != nil || got != store.AlreadyThere {
-			t.Errorf("%s, %v", got, err)
-		}
+		require.NoError(t, err)
+		assert.Equal(t, got, store.AlreadyThere)
 		f.are(k, one, two)
 	}
-	if got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil || got != store.AlreadyThere {
-		t.Errorf("%s, %v", got, err)
-	}
+	got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+	assert.True(t, err == nil && got == store.AlreadyThere, "%s, %v", got, err)
 	f.are(k)
 }
 
@@ -197,15 +185,13 @@ func TestAddPendingByAnotherProxy(t *testing.T) {
 	wait := func(k instance.Key, proxies ...string) {
 		t.Helper()
 		p := schema.PendingAdd{Record: &instance.Record{Proxies: proxies}}
-		if got, err := f.store.Instances.AddPending(t.Context(), k, p, 0, ""); err != nil || got != store.Waiting {
-			t.Fatalf("%s, %v", got, err)
-		}
+		got, err := f.store.Instances.AddPending(t.Context(), k, p, 0, "")
+		require.True(t, err == nil && got == store.Waiting, "%s, %v", got, err)
 	}
 	add := func(k instance.Key, proxies ...string) {
 		t.Helper()
-		if got, err := f.store.Instances.Add(t.Context(), k, instance.Record{Proxies: proxies}, ""); err != nil || got != store.Added {
-			t.Errorf("%s, %v", got, err)
-		}
+		got, err := f.store.Instances.Add(t.Context(), k, instance.Record{Proxies: proxies}, "")
+		assert.True(t, err == nil && got == store.Added, "%s, %v", got, err)
 	}
 	added, onCommandLine, everybody := members.Prefill("127.0.0.1:1"), members.Prefill("127.0.0.1:2"), members.Prefill("127.0.0.1:3")
 	for _, k := range []instance.Key{added, onCommandLine} {
@@ -230,32 +216,26 @@ func TestLeavePending(t *testing.T) {
 	k := members.Prefill("127.0.0.1:1")
 	for _, proxy := range []string{one, two} {
 		p := schema.PendingAdd{Record: &instance.Record{Proxies: []string{proxy}}}
-		if got, err := f.store.Instances.AddPending(t.Context(), k, p, time.Hour, ""); err != nil || got != store.Waiting {
-			t.Fatalf("%s, %v", got, err)
-		}
+		got, err := f.store.Instances.AddPending(t.Context(), k, p, time.Hour, "")
+		require.True(t, err == nil && got == store.Waiting, "%s, %v", got, err)
 	}
 	before := pendingOf(t, f, k)
-	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left || !kept {
-		t.Errorf("%t, %t, %v", left, kept, err)
-	}
+	left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{one}, "")
+	assert.True(t, err == nil && left && kept, "%t, %t, %v", left, kept, err)
 	after := pendingOf(t, f, k)
 	if p, err := schema.DecodePending(k, after.Value); err != nil || !slices.Equal(p.Record.Proxies, []string{two}) {
 		t.Errorf("it waits for %s, %v", after.Value, err)
 	}
-	if after.Lease == 0 || after.Lease != before.Lease {
-		t.Errorf("lease %x, it was %x", after.Lease, before.Lease)
-	}
-	if left, kept, err := f.store.Instances.Leave(t.Context(), k, []string{two}, ""); err != nil || left || kept {
-		t.Errorf("the last one leaves: %t, %t, %v", left, kept, err)
-	}
+	assert.True(t, after.Lease != 0 && after.Lease == before.Lease, "lease %x, it was %x", after.Lease, before.Lease)
+	left, kept, err = f.store.Instances.Leave(t.Context(), k, []string{two}, "")
+	assert.True(t, err == nil && !left && !kept, "the last one leaves: %t, %t, %v", left, kept, err)
 }
 
 func pendingOf(t *testing.T, f *fleets, k instance.Key) *mvccpb.KeyValue {
 	t.Helper()
 	resp, err := f.cli.Get(t.Context(), f.l.Pending(k))
-	if err != nil || len(resp.Kvs) != 1 {
-		t.Fatalf("the pending add: %v, %v", resp, err)
-	}
+	require.NoError(t, err, "the pending add")
+	require.Len(t, resp.Kvs, 1, "the pending add")
 	return resp.Kvs[0]
 }
 
@@ -268,9 +248,8 @@ func TestNamesOfProxiesAreBounded(t *testing.T) {
 		f.sync(fmt.Sprintf("pod-%d/0.0.0.0:8000", i), k)
 	}
 	got := f.proxies(k)
-	if len(got) != 32 || got[31] != "pod-39/0.0.0.0:8000" {
-		t.Errorf("%d names: %v", len(got), got)
-	}
+	require.Len(t, got, 32)
+	assert.Equal(t, got[31], "pod-39/0.0.0.0:8000")
 }
 
 // A full record accepts another proxy, too, by an add and by a command line.
@@ -286,9 +265,8 @@ func TestFullRecord_AcceptsAnotherProxy(t *testing.T) {
 		}
 	}
 	f.sync(name(33), k)
-	if got := f.proxies(k); len(got) != 32 || got[30] != name(32) || got[31] != name(33) {
-		t.Errorf("%d names: %v", len(got), got)
-	}
+	got := f.proxies(k)
+	assert.True(t, len(got) == 32 && got[30] == name(32) && got[31] == name(33), "%d names: %v", len(got), got)
 }
 
 // A proxy shows the instances of other proxies, and uses its own and those of all proxies.
@@ -310,9 +288,8 @@ func TestWatcherOfOneFleet(t *testing.T) {
 	members.WaitFor(t, w, both, members.Usable)
 	members.WaitFor(t, w, everybody, members.Usable)
 	members.WaitFor(t, w, theirs, members.HasView(instance.Elsewhere))
-	if n := prober.Count(theirs.Address); n > 0 {
-		t.Errorf("an instance of another fleet was asked %d times", n)
-	}
+	n := prober.Count(theirs.Address)
+	assert.True(t, n <= 0, "an instance of another fleet was asked %d times", n)
 	// Its proxy changes, its incarnation does not.
 	f.sync(two, mine, theirs)
 	f.sync(one, theirs)

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -45,9 +46,8 @@ func TestIntend(t *testing.T) {
 		return done
 	}
 
-	if done := intend(instance.Drain, store.IntentOptions{}); done.Known || done.Changed {
-		t.Errorf("of an unknown one: %+v", done)
-	}
+	done := intend(instance.Drain, store.IntentOptions{})
+	assert.True(t, !done.Known && !done.Changed, "of an unknown one: %+v", done)
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	first := intend(instance.Drain, store.IntentOptions{Reason: "disks"})
 	if o, raw := override(); !first.Changed || first.Revision != raw.ModRevision || o.State != instance.Drain || o.Reason != "disks" || o.By != "ann" {
@@ -56,52 +56,39 @@ func TestIntend(t *testing.T) {
 	if again := intend(instance.Drain, store.IntentOptions{}); again.Changed || again.Revision != first.Revision || again.Was != instance.Drain {
 		t.Errorf("again: %+v", again)
 	}
-	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("uncordon of a drained one: %v", err)
-	}
+	_, err := s.Intents.Lift(t.Context(), k, instance.Cordon, "")
+	assert.ErrorIs(t, err, store.ErrIntent, "uncordon of a drained one")
 	// The last intent counts. An intent with a time limit has a lease.
-	if done := intend(instance.Cordon, store.IntentOptions{For: time.Minute}); !done.Changed || done.Was != instance.Drain {
-		t.Errorf("%+v", done)
-	}
+	done = intend(instance.Cordon, store.IntentOptions{For: time.Minute})
+	assert.True(t, done.Changed && done.Was == instance.Drain, "%+v", done)
 	if o, raw := override(); o.State != instance.Cordon || raw.GrantedTTL != time.Minute {
 		t.Errorf("%+v with a lease of %s", o, raw.GrantedTTL)
 	}
 	// An override with a lease expires as a whole, so it cannot include a weight.
 	weight := 50
-	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("a weight beside what is for a time: %v", err)
-	}
+	_, err = s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{})
+	assert.ErrorIs(t, err, store.ErrIntent, "a weight beside what is for a time")
 	intend(instance.Cordon, store.IntentOptions{})
-	if _, raw := override(); raw.Lease != 0 {
-		t.Errorf("%+v has a lease still", raw)
-	}
-	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{}); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: time.Minute}); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("a time beside a weight: %v", err)
-	}
-	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); err != nil {
-		t.Error(err)
-	}
-	if o, _ := override(); o.State != "" || o.Weight == nil || *o.Weight != weight {
-		t.Errorf("the weight is lost: %+v", o)
-	}
-	if _, err := s.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{}); err != nil {
-		t.Error(err)
-	}
-	if _, raw := override(); raw.Key != "" {
-		t.Errorf("left: %+v", raw)
-	}
-	if _, err := s.Instances.Remove(t.Context(), k, ""); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("of a removed one: %v", err)
-	}
-	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: time.Second}); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("for a second: %v", err)
-	}
+	_, raw := override()
+	assert.Equal(t, raw.Lease, 0, "%+v has a lease still", raw)
+	_, err = s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{})
+	assert.NoError(t, err)
+	_, err = s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: time.Minute})
+	assert.ErrorIs(t, err, store.ErrIntent, "a time beside a weight")
+	_, err = s.Intents.Lift(t.Context(), k, instance.Cordon, "")
+	assert.NoError(t, err)
+	o, _ := override()
+	assert.True(t, o.State == "" && o.Weight != nil && *o.Weight == weight, "the weight is lost: %+v", o)
+	_, err = s.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{})
+	assert.NoError(t, err)
+	_, raw = override()
+	assert.Equal(t, raw.Key, "", "left: %+v", raw)
+	_, err = s.Instances.Remove(t.Context(), k, "")
+	require.NoError(t, err)
+	_, err = s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{})
+	assert.ErrorIs(t, err, store.ErrIntent, "of a removed one")
+	_, err = s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: time.Second})
+	assert.ErrorIs(t, err, store.ErrIntent, "for a second")
 
 	log, err := s.Reader.AuditLog(t.Context(), 0)
 	require.NoError(t, err)
@@ -114,9 +101,7 @@ func TestIntend(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %s %s", e.What, e.Why, e.For, weight))
 	}
 	want := "[remove   - weight   - uncordon   - weight   50 cordon   - cordon  1m0s - drain disks  -]"
-	if fmt.Sprint(got) != want {
-		t.Errorf("%s, want %s", got, want)
-	}
+	assert.Equal(t, fmt.Sprint(got), want, got)
 }
 
 // A weight that remains after a removal has the reason of the change that ended the removal.
@@ -135,9 +120,8 @@ func TestAllow_Weight(t *testing.T) {
 	require.NoError(t, err)
 	raw, err := at("").Reader.Get(t.Context(), k)
 	require.NoError(t, err)
-	if want := `{"v":1,"weight":30,"reason":"mended","by":"cid"}`; len(raw) != 1 || string(raw[0].Value) != want {
-		t.Errorf("%+v, want %s", raw, want)
-	}
+	want := `{"v":1,"weight":30,"reason":"mended","by":"cid"}`
+	assert.True(t, len(raw) == 1 && string(raw[0].Value) == want, "%+v, want %s", raw, want)
 }
 
 // overtaken is a KV in which another operator writes between the
@@ -163,13 +147,11 @@ func TestLiftAfterAnotherIntent(t *testing.T) {
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
 	members.Put(t, cli, l.Instance(k), `{"models":["m"]}`)
 	other := store.New(cli, l, "other")
-	if _, err := other.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := other.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{})
+	require.NoError(t, err)
 	late.KV = &overtaken{KV: late.KV, write: func() {
-		if _, err := other.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{}); err != nil {
-			t.Error(err)
-		}
+		_, err = other.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{})
+		assert.NoError(t, err)
 	}}
 	if done, err := store.New(late, l, "late").Intents.Lift(t.Context(), k, instance.Drain, ""); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("%+v, %v", done, err)
@@ -191,9 +173,8 @@ func TestIntendBoth(t *testing.T) {
 	if done, err := s.Intents.SetWeight(t.Context(), both.Each()[1], &weight, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) || done.Changed {
 		t.Errorf("%+v, %v", done, err)
 	}
-	if _, err := s.Instances.Remove(t.Context(), both, ""); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("remove: %v", err)
-	}
+	_, err := s.Instances.Remove(t.Context(), both, "")
+	assert.ErrorIs(t, err, store.ErrIntent, "remove")
 	for i, want := range []int{0, 1} { // nothing was written
 		if raw, err := s.Reader.Get(t.Context(), both.Each()[i]); err != nil || len(raw) != want {
 			t.Errorf("%s: %+v, %v", both.Each()[i], raw, err)
@@ -231,12 +212,8 @@ func TestIntent_EndsWithLease(t *testing.T) {
 	intent("")
 	done, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: 2 * time.Second})
 	require.NoError(t, err)
-	testkit.Eventually(t, 30*time.Second, func() error {
-		if w.Snapshot().Revision < done.Revision {
-			return errors.New("not seen yet")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, 30*time.Second, func() bool { return w.Snapshot().Revision >= done.Revision },
+		"not seen yet")
 	intent("")
 	if raw, err := s.Reader.Get(t.Context(), k); err != nil || len(raw) != 1 {
 		t.Errorf("%+v, %v", raw, err)
@@ -253,22 +230,18 @@ func TestAudit_Bounded(t *testing.T) {
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	for i := range 50 {
 		weight := i
-		if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{})
+		require.NoError(t, err)
 	}
 	log, err := s.Reader.AuditLog(t.Context(), 0)
-	if err != nil || len(log) > 21 || len(log) == 0 || *log[0].Weight != 49 {
-		t.Errorf("%d entries, the newest %+v, %v", len(log), log, err)
-	}
+	assert.True(t, err == nil && len(log) <= 21 && len(log) != 0 && *log[0].Weight == 49,
+		"%d entries, the newest %+v, %v", len(log), log, err)
 	leases, err := cli.Leases(t.Context())
 	if err != nil || len(leases.Leases) > 2 { // two around midnight
 		t.Fatalf("%d leases, %v", len(leases.Leases), err)
 	}
 	for _, lease := range leases.Leases {
 		resp, err := cli.TimeToLive(t.Context(), lease.ID, clientv3.WithAttachedKeys())
-		if err != nil || resp.TTL < 30*24*3600-60 {
-			t.Errorf("%+v, %v", resp, err)
-		}
+		assert.True(t, err == nil && resp.TTL >= 30*24*3600-60, "%+v, %v", resp, err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -68,9 +69,7 @@ func TestSetRole(t *testing.T) {
 		t.Helper()
 		done, err := r.set(at, role, o)
 		require.NoError(t, err)
-		if got := r.roles(); got != want {
-			t.Fatalf("%s of %d: %q, want %q", role, at, got, want)
-		}
+		require.Equal(t, r.roles(), want, "%s of %d", role, at)
 		return done
 	}
 	refused := func(at int, role instance.Role, o store.IntentOptions, says string) {
@@ -79,9 +78,8 @@ func TestSetRole(t *testing.T) {
 		if done, err := r.set(at, role, o); !errors.Is(err, store.ErrIntent) || !strings.Contains(err.Error(), says) || done.Changed {
 			t.Fatalf("%s of %d: %+v, %v", role, at, done, err)
 		}
-		if got := r.roles(); got != was {
-			t.Fatalf("a refused change made %q of %q", got, was)
-		}
+		got := r.roles()
+		require.True(t, got == was, "a refused change made %q of %q", got, was)
 	}
 	step(0, instance.Decode, store.IntentOptions{Reason: "night"}, "d pd pd")
 	snap, err := r.st.Reader.Snapshot(t.Context())
@@ -90,9 +88,8 @@ func TestSetRole(t *testing.T) {
 	if in.Status() != "decode-only" || in.Intent != instance.Drain || in.Reason != "role decode by ann: night" {
 		t.Errorf("shown as %s, %s: %s", in.Status(), in.Intent, in.Reason)
 	}
-	if done := step(0, instance.Decode, store.IntentOptions{}, "d pd pd"); done.Changed {
-		t.Errorf("again: %+v", done)
-	}
+	done := step(0, instance.Decode, store.IntentOptions{}, "d pd pd")
+	assert.False(t, done.Changed, "again: %+v", done)
 	step(0, instance.Prefill, store.IntentOptions{}, "p pd pd") // one transaction, both keys
 	step(0, instance.Both, store.IntentOptions{}, "pd pd pd")
 	step(0, instance.Decode, store.IntentOptions{}, "d pd pd")
@@ -106,14 +103,13 @@ func TestSetRole(t *testing.T) {
 
 	// An operator's drain is never overwritten, and it replaces the mark of the role change.
 	k := instance.Key{Role: instance.Decode, Address: roleEngines[1]}
-	if _, err := r.st.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = r.st.Intents.Intend(t.Context(), k, instance.Cordon, store.IntentOptions{})
+	require.NoError(t, err)
 	refused(1, instance.Prefill, store.IntentOptions{}, "uncordon lifts that")
 	refused(1, instance.Both, store.IntentOptions{}, "uncordon lifts that")
-	if _, err := r.st.Intents.Intend(t.Context(), instance.Key{Role: instance.Prefill, Address: roleEngines[0]}, instance.Drain, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = r.st.Intents.Intend(t.Context(), instance.Key{Role: instance.Prefill, Address: roleEngines[0]},
+		instance.Drain, store.IntentOptions{})
+	require.NoError(t, err)
 	refused(0, instance.Prefill, store.IntentOptions{}, "undrain lifts that")
 
 	// With weight 0 in its remaining role, an engine would get no requests at all.
@@ -240,33 +236,23 @@ func TestRoleMoves_OtherChanges(t *testing.T) {
 			return errors.Join(write(f, map[string]*string{override: &marked}), write(f, map[string]*string{"override/prefill/" + roleEngines[1]: &marked}))
 		}, true},
 	} {
-		if err := step.do(); err != nil {
-			t.Fatalf("%s: %v", step.name, err)
-		}
+		require.NoError(t, step.do(), step.name)
 		is, err := r.st.Intents.LastMove(t.Context())
 		require.NoError(t, err)
-		if is > last != step.moved {
-			t.Errorf("%s: last move at %d, was %d", step.name, is, last)
-		}
+		assert.Equal(t, is > last, step.moved, "%s: last move at %d, was %d", step.name, is, last)
 		last = is
 	}
 	log, err := r.st.Reader.AuditLog(t.Context(), 0)
 	require.NoError(t, err)
-	if e := log[4]; e.What != "undrain" {
-		t.Errorf("audit: %+v", e)
-	}
+	assert.Equal(t, log[4].What, "undrain", "audit")
 
 	// Another role has changed since the edit was prepared.
 	f := read()
-	if _, err := r.set(0, instance.Both, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil}); !errors.Is(err, store.ErrConflict) || !errors.Is(err, store.ErrMoved) {
-		t.Errorf("%v", err)
-	}
-	if got := r.roles(); got != "pd d pd" {
-		t.Error(got)
-	}
+	_, err = r.set(0, instance.Both, store.IntentOptions{})
+	require.NoError(t, err)
+	err = write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil})
+	assert.True(t, errors.Is(err, store.ErrConflict) && errors.Is(err, store.ErrMoved), "%v", err)
+	assert.Equal(t, r.roles(), "pd d pd")
 }
 
 // A role change can be reverted even if the engine is absent or registered in one role.
@@ -276,9 +262,8 @@ func TestSetRoleBothWithoutRecords(t *testing.T) {
 	l := members.Layout(t)
 	for at, missing := range [][]instance.Role{{instance.Prefill, instance.Decode}, {instance.Prefill}, {instance.Decode}} {
 		for _, role := range instance.Roles() {
-			if _, err := r.set(at, role, store.IntentOptions{Force: true}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := r.set(at, role, store.IntentOptions{Force: true})
+			require.NoError(t, err)
 			for _, role := range missing {
 				members.Del(t, r.cli, l.Instance(instance.Key{Role: role, Address: roleEngines[at]}))
 			}
@@ -300,15 +285,9 @@ func TestSetRoleBothWithoutRecords(t *testing.T) {
 func TestSetRole_Temporary(t *testing.T) {
 	t.Parallel()
 	r := newRoleRig(t)
-	if _, err := r.set(0, instance.Decode, store.IntentOptions{For: 2 * time.Second}); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, time.Minute, func() error {
-		if got := r.roles(); got != "pd pd pd" {
-			return errors.New(got)
-		}
-		return nil
-	})
+	_, err := r.set(0, instance.Decode, store.IntentOptions{For: 2 * time.Second})
+	require.NoError(t, err)
+	testkit.EventuallyEqual(t, time.Minute, r.roles, "pd pd pd")
 }
 
 // Concurrent changes never leave an engine without a role, nor a role without an engine.
@@ -323,16 +302,14 @@ func TestSetRole_Concurrent(t *testing.T) {
 				if round%2 == 0 {
 					role = instance.Decode // of all three
 				}
-				if _, err := r.set(at, role, store.IntentOptions{}); err != nil && !errors.Is(err, store.ErrIntent) && !errors.Is(err, store.ErrBusy) {
-					t.Error(err)
-				}
+				_, err := r.set(at, role, store.IntentOptions{})
+				assert.False(t, err != nil && !errors.Is(err, store.ErrIntent) && !errors.Is(err, store.ErrBusy), err)
 			})
 		}
 		wg.Wait()
 		got := r.roles()
-		if !strings.Contains(got, "p") || !strings.Contains(got, "d") || len(strings.Fields(got)) != 3 {
-			t.Fatalf("round %d: %q", round, got)
-		}
+		require.True(t, strings.Contains(got, "p") && strings.Contains(got, "d") && len(strings.Fields(got)) == 3,
+			"round %d: %q", round, got)
 	}
 }
 
@@ -354,19 +331,14 @@ func TestSetRoleAutomatic(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if done[0].Changed == done[1].Changed || !errors.Is(errors.Join(errs[0], errs[1]), store.ErrMoved) {
-		t.Fatalf("%+v, %v", done, errs)
-	}
-	if since, err = r.st.Intents.LastMove(t.Context()); err != nil || since != max(done[0].Revision, done[1].Revision) {
-		t.Errorf("last move at %d: %v", since, err)
-	}
-	if _, err := r.set(2, instance.Decode, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if since, err = r.st.Intents.LastMove(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.set(2, instance.Prefill, store.IntentOptions{Auto: true, Since: &since}); err == nil || !strings.Contains(err.Error(), "an operator has set the role") {
-		t.Errorf("of an operator's: %v", err)
-	}
+	require.True(t, done[0].Changed != done[1].Changed && errors.Is(errors.Join(errs[0], errs[1]), store.ErrMoved),
+		"%+v, %v", done, errs)
+	since, err = r.st.Intents.LastMove(t.Context())
+	assert.True(t, err == nil && since == max(done[0].Revision, done[1].Revision), "last move at %d: %v", since, err)
+	_, err = r.set(2, instance.Decode, store.IntentOptions{})
+	require.NoError(t, err)
+	since, err = r.st.Intents.LastMove(t.Context())
+	require.NoError(t, err)
+	_, err = r.set(2, instance.Prefill, store.IntentOptions{Auto: true, Since: &since})
+	assert.ErrorContains(t, err, "an operator has set the role")
 }

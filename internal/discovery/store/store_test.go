@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
@@ -19,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -33,9 +33,8 @@ func TestStoreAddAndRemove(t *testing.T) {
 	if existed, err := s.Instances.Remove(t.Context(), k, ""); err != nil || existed {
 		t.Fatal(existed, err)
 	}
-	if resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix()); err != nil || len(resp.Kvs) != 0 {
-		t.Fatalf("the removal of an unknown instance wrote %v, %v", resp.Kvs, err)
-	}
+	resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix())
+	require.True(t, err == nil && len(resp.Kvs) == 0, "the removal of an unknown instance wrote %v, %v", resp.Kvs, err)
 	rec := instance.Record{Models: []string{"m"}}
 	for _, want := range []store.AddOutcome{store.Added, store.AlreadyThere} {
 		if got, err := s.Instances.Add(t.Context(), k, rec, "first"); err != nil || got != want {
@@ -45,9 +44,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 	snap, err := s.Reader.Snapshot(t.Context())
 	require.NoError(t, err)
 	in, ok := snap.Lookup(k)
-	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Version != 1 {
-		t.Fatalf("%+v", in)
-	}
+	require.True(t, ok && in.Usable() && in.Static() && in.Record.Source == "admin" && in.Version == 1, "%+v", in)
 	if existed, err := s.Instances.Remove(t.Context(), k, "broken"); err != nil || !existed {
 		t.Fatal(existed, err)
 	}
@@ -61,9 +58,8 @@ func TestStoreAddAndRemove(t *testing.T) {
 	if got, err := s.Instances.Add(t.Context(), k, rec, "again"); err != nil || got != store.Added {
 		t.Fatal(got, err)
 	}
-	if raw, err = s.Reader.Get(t.Context(), k); err != nil || len(raw) != 1 || raw[0].Key != l.Instance(k) {
-		t.Fatalf("%+v, %v", raw, err)
-	}
+	raw, err = s.Reader.Get(t.Context(), k)
+	require.True(t, err == nil && len(raw) == 1 && raw[0].Key == l.Instance(k), "%+v, %v", raw, err)
 	log, err := s.Reader.AuditLog(t.Context(), 0)
 	require.NoError(t, err)
 	var got []string
@@ -75,9 +71,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 		"ann remove prefill 127.0.0.1:8100 broken",
 		"ann add prefill 127.0.0.1:8100 first",
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	assert.NoDiff(t, want, got)
 	leases, err := cli.Leases(t.Context())
 	if err != nil || len(leases.Leases) > 2 { // two around midnight
 		t.Errorf("%d leases for the %d audit entries of a day (%v)", len(leases.Leases), len(want), err)
@@ -93,19 +87,15 @@ func TestStore_KeepsLeasedRecords(t *testing.T) {
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed","weight":3}`)
 	members.Put(t, cli, l.Pending(k), ``)
 	before := members.RawKey(t, cli, k)
-	if before.TTL <= 0 || before.GrantedTTL != 100*time.Second {
-		t.Errorf("%+v", before)
-	}
+	assert.True(t, before.TTL > 0 && before.GrantedTTL == 100*time.Second, "%+v", before)
 	if got, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); err != nil || got != store.AlreadyThere {
 		t.Fatal(got, err)
 	}
 	raw, err := s.Reader.Get(t.Context(), k)
-	if err != nil || len(raw) != 2 {
-		t.Fatalf("%+v, %v", raw, err)
-	}
-	if raw[0].ModRevision != before.ModRevision || raw[0].Lease != before.Lease {
-		t.Errorf("the record was touched: %+v", raw[0])
-	}
+	require.NoError(t, err)
+	require.Len(t, raw, 2)
+	assert.Equal(t, raw[0].ModRevision, before.ModRevision, "the record was touched")
+	assert.Equal(t, raw[0].Lease, before.Lease, "the record was touched")
 	if o, err := schema.DecodeOverride(raw[1].Value); err != nil || o.State != "" || o.Weight == nil || *o.Weight != 3 {
 		t.Errorf("the override is %s (%v)", raw[1].Value, err)
 	}
@@ -126,12 +116,10 @@ func TestStore_RefusesUnreadable(t *testing.T) {
 		"port":   {Address: "127.0.0.1:1"},
 		"16384":  {ID: strings.Repeat("x", 20000)},
 	} {
-		if _, err := s.Instances.Add(t.Context(), k, rec, ""); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if _, err := s.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &rec}, 0, ""); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("pending, %s: %v", name, err)
-		}
+		_, err := s.Instances.Add(t.Context(), k, rec, "")
+		assert.ErrorContains(t, err, name)
+		_, err = s.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &rec}, 0, "")
+		assert.ErrorContains(t, err, name)
 	}
 }
 
@@ -150,21 +138,16 @@ func TestStoreSchema(t *testing.T) {
 		`{}`:                 schema.ErrForeign,
 	} {
 		members.Put(t, cli, l.Schema(), value)
-		if err := s.EnsureSchema(t.Context()); !errors.Is(err, want) {
-			t.Errorf("%s: ensure: %v", value, err)
-		}
-		if _, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); !errors.Is(err, want) {
-			t.Errorf("%s: add: %v", value, err)
-		}
-		if _, err := s.Instances.Remove(t.Context(), k, ""); !errors.Is(err, want) {
-			t.Errorf("%s: remove: %v", value, err)
-		}
-		if _, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
-			t.Errorf("%s: flags: %v", value, err)
-		}
-		if _, err := s.Reader.Snapshot(t.Context()); err != nil {
-			t.Errorf("%s: it must stay readable: %v", value, err)
-		}
+		assert.ErrorIs(t, s.EnsureSchema(t.Context()), want, "%s: ensure", value)
+		_, err := s.Instances.Add(t.Context(), k, instance.Record{}, "")
+		assert.ErrorIs(t, err, want, "%s: add", value)
+		_, err = s.Instances.Remove(t.Context(), k, "")
+		assert.ErrorIs(t, err, want, "%s: remove", value)
+		_, err = s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000",
+			map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}})
+		assert.ErrorIs(t, err, want, "%s: flags", value)
+		_, err = s.Reader.Snapshot(t.Context())
+		assert.NoError(t, err, "%s: it must stay readable", value)
 	}
 }
 
@@ -173,9 +156,8 @@ func TestStoreSyncFlags(t *testing.T) {
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "proxy")
 	a, b, admin, agent, removed := members.Prefill("127.0.0.1:1"), members.Decode("127.0.0.1:2"), members.Decode("127.0.0.1:3"), members.Decode("127.0.0.1:4"), members.Decode("127.0.0.1:5")
-	if _, err := s.Instances.Add(t.Context(), admin, instance.Record{}, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.Instances.Add(t.Context(), admin, instance.Record{}, "")
+	require.NoError(t, err)
 	members.Put(t, cli, l.Instance(agent), `{"source":"flags"}`, clientv3.WithLease(members.Lease(t, cli, 100)))
 	members.Put(t, cli, l.Override(removed), `{"v":1,"state":"removed"}`)
 	members.Put(t, cli, l.Instance(members.Prefill("127.0.0.1:6")), `{broken`)
@@ -184,40 +166,31 @@ func TestStoreSyncFlags(t *testing.T) {
 		for range 2 { // the second call has nothing to do
 			outcome, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", want)
 			require.NoError(t, err)
-			if _, asked := want[removed]; asked != slices.Equal(outcome.Removed, []instance.Key{removed}) {
-				t.Errorf("wanted and removed: %v, asked for %v", outcome.Removed, asked)
-			}
-			if !slices.Equal(outcome.Dropped, dropped) {
-				t.Errorf("dropped %v, want %v", outcome.Dropped, dropped)
-			}
+			_, asked := want[removed]
+			assert.Equal(t, asked, slices.Equal(outcome.Removed, []instance.Key{removed}),
+				"wanted and removed: %v, asked for", outcome.Removed)
+			assert.EqualSlices(t, outcome.Dropped, dropped)
 			dropped = nil
 		}
 		snap, err := s.Reader.Snapshot(t.Context())
 		require.NoError(t, err)
 		for _, in := range snap.All() {
-			if in.Record.Source == "flags" && in.Static() && in.Version > 2 {
-				t.Errorf("%s was written %d times", in.Key, in.Version)
-			}
+			assert.False(t, in.Record.Source == "flags" && in.Static() && in.Version > 2,
+				"%s was written %d times", in.Key, in.Version)
 		}
-		if len(snap.All()) != len(keys)+1 {
-			t.Errorf("%d instances, want %d", len(snap.All()), len(keys)+1)
-		}
+		assert.Len(t, snap.All(), len(keys)+1, "instances")
 		for _, k := range keys {
-			if _, ok := snap.Lookup(k); !ok {
-				t.Errorf("%s is missing", k)
-			}
+			_, ok := snap.Lookup(k)
+			assert.True(t, ok, "%s is missing", k)
 		}
 		return snap
 	}
 	sync(map[instance.Key]instance.Record{a: {}, b: {}, removed: {}}, nil, a, b, admin, agent)
 	snap := sync(map[instance.Key]instance.Record{a: {Connector: "nixl"}, admin: {}}, []instance.Key{b}, a, admin, agent)
 	in, _ := snap.Lookup(a)
-	if in.Record.Connector != "nixl" || in.Record.Source != "flags" || in.Version != 2 {
-		t.Errorf("%+v", in)
-	}
-	if in, _ := snap.Lookup(admin); in.Record.Source != "admin" {
-		t.Errorf("%+v", in)
-	}
+	assert.True(t, in.Record.Connector == "nixl" && in.Record.Source == "flags" && in.Version == 2, "%+v", in)
+	in, _ = snap.Lookup(admin)
+	assert.Equal(t, in.Record.Source, "admin", in)
 	sync(nil, []instance.Key{a}, admin, agent)
 }
 
@@ -239,17 +212,14 @@ func TestStoreConcurrentWriters(t *testing.T) {
 				} else {
 					_, err = s.Instances.Remove(context.Background(), k, "")
 				}
-				if err != nil && !errors.Is(err, store.ErrBusy) {
-					t.Error(err)
-				}
+				assert.False(t, err != nil && !errors.Is(err, store.ErrBusy), err)
 			}
 		})
 	}
 	wg.Wait()
 	raw, err := store.New(cli, l, "x").Reader.Get(t.Context(), k)
-	if err != nil || len(raw) != 1 {
-		t.Fatalf("record and removal together, or neither: %+v, %v", raw, err)
-	}
+	require.NoError(t, err, "record and removal together, or neither")
+	require.Len(t, raw, 1, "record and removal together, or neither")
 }
 
 // The keys of one membership are returned whatever the spelling of its address, the canonical ones first.
@@ -260,9 +230,8 @@ func TestGetOtherSpellings(t *testing.T) {
 	typed := instance.Key{Role: instance.Decode, Address: "Node7:8200"}
 	other := instance.Key{Role: instance.Decode, Address: "NODE7:8200"}
 	for _, key := range []string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other), l.Instance(members.Decode("127.0.0.1:8200"))} {
-		if _, err := cli.Put(t.Context(), key, `{"v":1}`); err != nil {
-			t.Fatal(err)
-		}
+		_, err := cli.Put(t.Context(), key, `{"v":1}`)
+		require.NoError(t, err)
 	}
 	raw, err := store.New(cli, l, "x").Reader.Get(t.Context(), k)
 	require.NoError(t, err)
@@ -270,9 +239,7 @@ func TestGetOtherSpellings(t *testing.T) {
 	for _, r := range raw {
 		got = append(got, r.Key)
 	}
-	if diff := cmp.Diff([]string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other)}, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
+	assert.NoDiff(t, []string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other)}, got)
 }
 
 func TestErrors_SuggestFix(t *testing.T) {
@@ -294,9 +261,8 @@ func TestErrors_SuggestFix(t *testing.T) {
 	}
 	link.Freeze()
 	_, err = etcd.Ping(ctx, cli, l)
-	if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), "does not answer as etcd") {
-		t.Errorf("frozen: %v", err)
-	}
+	assert.True(t, errors.Is(err, etcd.ErrUnreachable) && strings.Contains(err.Error(), "does not answer as etcd"),
+		"frozen: %v", err)
 	if _, err := store.New(cli, l, "x").Reader.Snapshot(ctx); !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), link.Address()) {
 		t.Errorf("list: %v", err)
 	}
@@ -306,9 +272,8 @@ func TestErrors_SuggestFix(t *testing.T) {
 			t.Errorf("endpoint %q: %v", bad, err)
 		}
 	}
-	if _, err := etcd.Dial(etcd.Config{}); !errors.Is(err, access.ErrEndpoint) {
-		t.Errorf("no endpoint: %v", err)
-	}
+	_, err = etcd.Dial(etcd.Config{})
+	assert.ErrorIs(t, err, access.ErrEndpoint, "no endpoint")
 }
 
 func TestStoreKeys(t *testing.T) {
@@ -316,12 +281,10 @@ func TestStoreKeys(t *testing.T) {
 	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	for _, k := range []instance.Key{members.Prefill("localhost:8100"), members.Prefill("0.0.0.0:1"), members.Prefill("x"), {Role: "all", Address: "127.0.0.1:1"}} {
-		if _, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); err == nil {
-			t.Errorf("%s was added", k)
-		}
-		if _, err := s.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err == nil {
-			t.Errorf("%s was added", k)
-		}
+		_, err := s.Instances.Add(t.Context(), k, instance.Record{}, "")
+		assert.Error(t, err, "%s was added", k)
+		_, err = s.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+		assert.Error(t, err, "%s was added", k)
 	}
 	// Invalid keys that other programs wrote can be removed by the address that is shown.
 	members.Put(t, cli, l.Root()+"prefill/0.0.0.0:8100", "")
@@ -338,8 +301,7 @@ func TestStoreKeys(t *testing.T) {
 	resp, err := cli.Get(t.Context(), l.Root(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	require.NoError(t, err)
 	for _, kv := range resp.Kvs {
-		if key := string(kv.Key); key != l.Schema() && !strings.HasPrefix(key, l.Audit("")) {
-			t.Errorf("left: %q", key)
-		}
+		key := string(kv.Key)
+		assert.False(t, key != l.Schema() && !strings.HasPrefix(key, l.Audit("")), "left: %q", key)
 	}
 }

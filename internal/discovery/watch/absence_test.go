@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The absence of an entry whose key is missing, for every kind of entry and of loss.
@@ -67,13 +68,11 @@ func TestAbsenceBegins(t *testing.T) {
 			t.Errorf("%s: proven %t", name, a.proven)
 		}
 		tc.l.verified = false
-		if a := tc.e.onKeyLost(tc.l); a != nil && a.kind != kept && a.proven {
-			t.Errorf("%s: proven although it was not verified", name)
-		}
+		a = tc.e.onKeyLost(tc.l)
+		assert.False(t, a != nil && a.kind != kept && a.proven, "%s: proven although it was not verified", name)
 		tc.l.probing = false
-		if a := tc.e.onKeyLost(tc.l); a != nil {
-			t.Errorf("%s: %+v although nothing can probe it", name, a)
-		}
+		a = tc.e.onKeyLost(tc.l)
+		assert.True(t, a == nil, "%s: %+v although nothing can probe it", name, a)
 	}
 }
 
@@ -90,14 +89,12 @@ func TestAbsenceContinues(t *testing.T) {
 		{true, false, nil},
 	} {
 		got := absence{kind: leaseQueried, lostAt: 9, proven: true}.onLeaseAnswer(tc.alive, tc.massLoss)
-		if (got == nil) != (tc.want == nil) || got != nil && *got != *tc.want {
-			t.Errorf("lease alive %t, mass loss %t: %+v, want %+v", tc.alive, tc.massLoss, got, tc.want)
-		}
+		assert.True(t, (got == nil) == (tc.want == nil) && (got == nil || *got == *tc.want),
+			"lease alive %t, mass loss %t: %+v, want %+v", tc.alive, tc.massLoss, got, tc.want)
 	}
 	for kind, want := range map[absenceKind]absenceKind{leaseQueried: orphaned, orphaned: orphaned, kept: kept, loaded: loaded} {
-		if got := (absence{kind: kind, lostAt: 9}).onStoreReplaced(); got.kind != want || got.lostAt != 0 {
-			t.Errorf("kind %d in another store: %+v", kind, got)
-		}
+		got := (absence{kind: kind, lostAt: 9}).onStoreReplaced()
+		assert.True(t, got.kind == want && got.lostAt == 0, "kind %d in another store: %+v", kind, got)
 	}
 	a, now := &absence{kind: orphaned, proven: true}, time.Now()
 	for i, step := range []struct {
@@ -110,9 +107,8 @@ func TestAbsenceContinues(t *testing.T) {
 		{unanswered, false, true}, {unanswered, false, true}, {unanswered, true, false}, {answered, true, true},
 		{unanswered, true, true}, {refused, true, true}, {refused, false, false},
 	} {
-		if a = a.onProbe(step.is, step.alternative, now); a.proven != step.proven {
-			t.Errorf("probe %d: %+v", i, a)
-		}
+		a = a.onProbe(step.is, step.alternative, now)
+		assert.Equal(t, a.proven, step.proven, "probe %d: %+v", i, a)
 	}
 	a.answered = now.Add(-time.Hour)
 	if b := a.onResume(now); b.failed != 0 || b.silent != 0 || !b.since.Equal(now) || !b.answered.Equal(now) || b.proven != a.proven {
@@ -149,9 +145,7 @@ func TestAbsenceEnds(t *testing.T) {
 				tc.change(&s)
 			}
 			why := (&absence{kind: kind, failed: tc.failed, silent: tc.silent, since: now.Add(-tc.age)}).ends(s)
-			if want := tc.all || tc.goes && kind == orphaned; (why != "") != want {
-				t.Errorf("kind %d, %s: %q", kind, name, why)
-			}
+			assert.Equal(t, why != "", tc.all || tc.goes && kind == orphaned, "kind %d, %s: %q", kind, name, why)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -102,9 +103,8 @@ func TestAudit_MissedEvents(t *testing.T) {
 			members.Put(t, cli, l.Instance(other), members.Ready)
 			members.WaitFor(t, w, k, c.want)
 			members.WaitFor(t, w, other, members.Usable)
-			if s := w.Status(); s.Drift == 0 || s.Epochs > 1 {
-				t.Fatalf("status: %+v", s)
-			}
+			s := w.Status()
+			require.True(t, s.Drift != 0 && s.Epochs <= 1, "status: %+v", s)
 		})
 	}
 }
@@ -130,9 +130,8 @@ func TestAudit_HealthyWatch(t *testing.T) {
 	require.NoError(t, store.New(cli, l, "test").EnsureSchema(t.Context()))
 	n := w.Status().Audits
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Audits >= n+20 })
-	if s := w.Status(); s.Drift != 0 || s.Lists != 1 || s.Epochs != 0 || s.AuditErrors != 0 {
-		t.Fatalf("status: %+v", s)
-	}
+	s := w.Status()
+	require.True(t, s.Drift == 0 && s.Lists == 1 && s.Epochs == 0 && s.AuditErrors == 0, "status: %+v", s)
 }
 
 // Keys under leases do not differ between audits: no audit reports a missed event of a working watch.
@@ -147,7 +146,6 @@ func TestAudit_LeasedKeys(t *testing.T) {
 	w := members.Watch(t, cli, o)
 	members.WaitReady(t, w)
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Audits >= 25 || s.Drift != 0 })
-	if s := w.Status(); s.Drift != 0 || s.Lists != 1 {
-		t.Errorf("%+v", s)
-	}
+	s := w.Status()
+	assert.True(t, s.Drift == 0 && s.Lists == 1, "%+v", s)
 }

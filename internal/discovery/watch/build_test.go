@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -58,12 +59,8 @@ func TestBuild(t *testing.T) {
 	}
 	for range 5 {
 		s := watch.Build(l, kvs, 20, verify.Facts{})
-		if diff := cmp.Diff(want, lines(s)); diff != "" {
-			t.Fatal(diff)
-		}
-		if s.Revision != 20 {
-			t.Fatal(s.Revision)
-		}
+		require.NoDiff(t, want, lines(s))
+		require.Equal(t, s.Revision, 20)
 		rand.Shuffle(len(kvs), func(i, j int) { kvs[i], kvs[j] = kvs[j], kvs[i] })
 	}
 	// Facts are valid for their incarnation only.
@@ -94,12 +91,9 @@ func TestBuild(t *testing.T) {
 		t.Errorf("%+v", in)
 	}
 	bad.CreateRevision = 21
-	if in, _ := watch.BuildAfter(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k); in.View != instance.Rejected {
-		t.Errorf("%+v", in)
-	}
-	if s := watch.BuildAfter(l, nil, 22, prev, verify.Facts{}); len(s.All()) != 0 {
-		t.Errorf("instances came from nowhere: %v", lines(s))
-	}
+	in, _ := watch.BuildAfter(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k)
+	assert.Equal(t, in.View, instance.Rejected, in)
+	assert.Len(t, watch.BuildAfter(l, nil, 22, prev, verify.Facts{}).All(), 0, "instances came from nowhere")
 }
 
 func TestBuildWarnsOfBothRoles(t *testing.T) {
@@ -120,9 +114,8 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 		{"kv_both", both(`{"models":["m"],"kv_role":"kv_both"}`, 7), false},
 	} {
 		for _, in := range watch.Build(l, c.kvs, 9, verify.Facts{}).All() {
-			if !in.Usable() || (in.Reason != "") != c.warns {
-				t.Errorf("%s: %s usable %t, reason %q", c.name, in.Key, in.Usable(), in.Reason)
-			}
+			assert.True(t, in.Usable() && (in.Reason != "") == c.warns,
+				"%s: %s usable %t, reason %q", c.name, in.Key, in.Usable(), in.Reason)
 		}
 	}
 }
@@ -191,9 +184,8 @@ func TestWatcherEqualsList(t *testing.T) {
 		case 150, 320:
 			link.Restore()
 		case 120:
-			if _, err := direct.Compact(t.Context(), members.Put(t, direct, "/other", "")); err != nil {
-				t.Fatal(err)
-			}
+			_, err := direct.Compact(t.Context(), members.Put(t, direct, "/other", ""))
+			require.NoError(t, err)
 		}
 	}
 	want, err := store.New(direct, l, "test").Reader.Snapshot(t.Context())
@@ -294,9 +286,7 @@ func BenchmarkBuild(b *testing.B) {
 		b.Run(fmt.Sprintf("instances=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if s := watch.Build(l, kvs, int64(n), verify.Facts{}); len(s.All()) != n {
-					b.Fatal(len(s.All()))
-				}
+				require.Len(b, watch.Build(l, kvs, int64(n), verify.Facts{}).All(), n)
 			}
 		})
 	}

@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // benchOwner is an owner that has listed n instances.
@@ -77,17 +78,14 @@ func BenchmarkChange(b *testing.B) {
 				o.benchEvent(mvccpb.Event_PUT, benchKV(int(mod*7-7)%n, mod))
 				o.publish(b.Context())
 			}
-			if all := len(o.w.Snapshot().All()); all != n {
-				b.Fatalf("%d instances of %d", all, n)
-			}
+			require.Equal(b, len(o.w.Snapshot().All()), n, "instances of")
 		})
 		b.Run(fmt.Sprintf("state/%d", n), func(b *testing.B) {
 			o := benchOwner(b, b.Context(), n)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := json.Marshal(o.stateToSave()); err != nil {
-					b.Fatal(err)
-				}
+				_, err := json.Marshal(o.stateToSave())
+				require.NoError(b, err)
 			}
 		})
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -58,13 +59,11 @@ func newDiskRig(t testing.TB) *diskRig {
 	r.prober.Set(r.root.Address, instance.Facts{Models: []string{"chat"}, Roots: []string{"/models/m"}})
 	store := store.New(cli, r.l, "test")
 	for _, k := range []instance.Key{r.static, r.silent, r.x} {
-		if _, err := store.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, ""); err != nil {
-			t.Fatal(err)
-		}
+		_, err := store.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "")
+		require.NoError(t, err)
 	}
-	if _, err := store.Instances.Add(t.Context(), r.root, instance.Record{Models: []string{"chat"}}, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.Instances.Add(t.Context(), r.root, instance.Record{Models: []string{"chat"}}, "")
+	require.NoError(t, err)
 	members.Put(t, cli, r.l.Instance(r.bare), "")
 	leased(t, cli, r.l, r.held)
 	r.o = members.Probing(t, r.prober, "m")
@@ -75,9 +74,8 @@ func newDiskRig(t testing.TB) *diskRig {
 		members.WaitFor(t, w, k, members.Usable)
 	}
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Saves != 0 && s.Unsaved == "" && !s.Loaded })
-	if _, err := store.Instances.Remove(t.Context(), r.x, "broken"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Instances.Remove(t.Context(), r.x, "broken")
+	require.NoError(t, err)
 	members.WaitFor(t, w, r.x, nil)
 	stop() // saves the changes of the last second
 	return r
@@ -88,9 +86,8 @@ func TestStartFromDisk(t *testing.T) {
 	t.Parallel()
 	r := newDiskRig(t)
 	info, err := os.Stat(filepath.Join(r.o.StateDir, "snapshot.json"))
-	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Fatalf("%v, %v", info, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, info.Mode().Perm(), 0o600)
 	r.etcd.Kill()
 	log, hook := test.NewNullLogger()
 	r.o.Log = log
@@ -102,17 +99,14 @@ func TestStartFromDisk(t *testing.T) {
 		}
 	}
 	for _, k := range []instance.Key{r.static, r.held, r.bare, r.root} {
-		if in := members.WaitFor(t, w, k, members.Usable); in.Reason == "" {
-			t.Errorf("%s does not say where it is known from", k)
-		}
+		assert.NotEqual(t, members.WaitFor(t, w, k, members.Usable).Reason, "",
+			"%s does not say where it is known from", k)
 	}
 	members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
-	if in, ok := w.Snapshot().Lookup(r.x); ok {
-		t.Fatalf("a removed instance is back: %+v", in)
-	}
-	if s := w.Status(); !s.Loaded || s.Lists != 0 || s.State == watch.Live {
-		t.Fatalf("status: %+v", s)
-	}
+	in, ok := w.Snapshot().Lookup(r.x)
+	require.False(t, ok, "a removed instance is back: %+v", in)
+	s := w.Status()
+	require.True(t, s.Loaded && s.Lists == 0 && s.State != watch.Live, "status: %+v", s)
 	members.NeverWithout(t, w, r.static)
 	members.NeverWithout(t, w, r.held)
 	// Etcd returns with its data: the membership is as before.
@@ -120,13 +114,11 @@ func TestStartFromDisk(t *testing.T) {
 	members.WaitState(t, w, watch.Live)
 	for _, k := range []instance.Key{r.static, r.silent, r.held, r.bare, r.root} {
 		in := members.WaitFor(t, w, k, members.Usable)
-		if in.View != "" || in.Reason != "" {
-			t.Errorf("%+v", in)
-		}
+		assert.Equal(t, in.View, "")
+		assert.Equal(t, in.Reason, "")
 	}
-	if s := w.Status(); s.Epochs != 0 || s.Orphans != 0 || len(s.Kept) != 0 {
-		t.Fatalf("status: %+v", s)
-	}
+	s = w.Status()
+	require.True(t, s.Epochs == 0 && s.Orphans == 0 && len(s.Kept) == 0, "status: %+v", s)
 }
 
 // An instance that was deleted while the proxy did not run is not restored.
@@ -165,9 +157,7 @@ func TestWipedWhileNotRunning(t *testing.T) {
 			}
 			return nil
 		})
-		if s := w.Status(); len(s.Kept) != 5 {
-			t.Fatalf("status: %+v", s)
-		}
+		require.Len(t, w.Status().Kept, 5)
 		stop()
 	}
 }
@@ -195,9 +185,8 @@ func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
 	members.Del(t, cli, r.l.Override(r.static))
 	w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 0 {
-		t.Fatalf("status: %+v", s)
-	}
+	s := w.Status()
+	require.True(t, s.Epochs == 0 && len(s.Kept) == 0, "status: %+v", s)
 	members.WaitFor(t, w, r.static, members.Usable)
 	members.WaitFor(t, w, r.x, intent(instance.Removed))
 }
@@ -260,14 +249,11 @@ func TestSnapshot_UnusableIgnored(t *testing.T) {
 		for _, e := range hook.AllEntries() {
 			if e.Level == logrus.WarnLevel && strings.Contains(e.Message, "on disk") {
 				lines++
-				if !strings.Contains(e.Message, c.why) {
-					t.Errorf("%s: %s", c.name, e.Message)
-				}
+				assert.True(t, strings.Contains(e.Message, c.why), "%s: %s", c.name, e.Message)
 			}
 		}
-		if lines != 1 || len(w.Snapshot().All()) != 0 {
-			t.Errorf("%s: %d lines, %d instances", c.name, lines, len(w.Snapshot().All()))
-		}
+		assert.Equal(t, lines, 1)
+		assert.Len(t, w.Snapshot().All(), 0)
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, c.file) {
 			t.Errorf("%s: the file was written although nothing is known (%v)", c.name, err)
 		}
@@ -302,7 +288,6 @@ func TestSave_AtExitAfterFailure(t *testing.T) {
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Unsaved != "" })
 	require.NoError(t, os.Remove(o.StateDir))
 	stop()
-	if saved, err := os.ReadFile(filepath.Join(o.StateDir, "snapshot.json")); err != nil || !bytes.Contains(saved, []byte("10.0.0.1:8100")) {
-		t.Errorf("%s, %v", saved, err)
-	}
+	saved, err := os.ReadFile(filepath.Join(o.StateDir, "snapshot.json"))
+	assert.True(t, err == nil && bytes.Contains(saved, []byte("10.0.0.1:8100")), "%s, %v", saved, err)
 }

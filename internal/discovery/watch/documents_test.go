@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -50,21 +51,15 @@ func TestDocuments(t *testing.T) {
 	o.StateDir = filepath.Join(t.TempDir(), "state")
 	w, stop := runWatcher(t, cli, o)
 	has(w, `code{}`, `org/chat{"v":1}`)
-	if len(w.Snapshot().All()) != 0 || w.Status().Rejected != 1 {
-		t.Errorf("%+v, %d rejected", w.Snapshot().All(), w.Status().Rejected)
-	}
+	require.Len(t, w.Snapshot().All(), 0)
+	assert.Equal(t, w.Status().Rejected, 1)
 	put(chat, `{"v":2}`, 0)
 	has(w, `code{}`, `org/chat{"v":2}`)
 	// An invalid value leaves the last good one in effect.
 	members.Put(t, cli, l.Document(chat), "{")
 	rejected := func(want int) {
 		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			if n := w.Status().Rejected; n != want {
-				return fmt.Errorf("%d rejected", n)
-			}
-			return nil
-		})
+		testkit.EventuallyEqual(t, members.Soon, func() int { return w.Status().Rejected }, want)
 	}
 	rejected(2)
 	has(w, `code{}`, `org/chat{"v":2}`)
@@ -76,9 +71,7 @@ func TestDocuments(t *testing.T) {
 	prober.Answer(k.Address, "m")
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.Usable)
-	if w.Snapshot().Documents != before.Documents {
-		t.Error("a change of an instance copied the documents")
-	}
+	assert.Equal(t, w.Snapshot().Documents, before.Documents, "a change of an instance copied the documents")
 	stop()
 
 	etcd.Kill()
@@ -88,9 +81,7 @@ func TestDocuments(t *testing.T) {
 	etcd.Restart()
 	members.WaitState(t, w, watch.Live)
 	has(w, `org/chat{"v":2}`)
-	if kept := w.Status().Kept; fmt.Sprint(kept) != "[models/org/chat prefill/10.0.0.1:8100]" {
-		t.Errorf("kept: %v", kept)
-	}
+	assert.Equal(t, fmt.Sprint(w.Status().Kept), "[models/org/chat prefill/10.0.0.1:8100]")
 	stop()
 
 	again := members.Dial(t, etcd.Endpoint())
@@ -120,8 +111,6 @@ func TestDocuments(t *testing.T) {
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 2 })
 	for members.Put(t, again, "/other", "") < revision-1 {
 	}
-	if at := members.Put(t, again, l.Document(chat), `{"v":4}`); at != revision {
-		t.Fatalf("at revision %d, want %d", at, revision)
-	}
+	require.Equal(t, members.Put(t, again, l.Document(chat), `{"v":4}`), revision, "at revision")
 	has(w, `org/chat{"v":4}`)
 }

@@ -2,7 +2,6 @@ package watch_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -45,12 +44,8 @@ func TestWatcher_StopsAtAnyTime(t *testing.T) {
 	}{
 		{"at once", func(*watch.Watcher) {}},
 		{"probing", func(w *watch.Watcher) {
-			testkit.Eventually(t, members.Soon, func() error {
-				if prober.Count("10.0.0.1:1") == 0 {
-					return errors.New("no probe yet")
-				}
-				return nil
-			})
+			testkit.EventuallyTrue(t, members.Soon, func() bool { return prober.Count("10.0.0.1:1") != 0 },
+				"no probe yet")
 		}},
 		{"live", func(w *watch.Watcher) { members.WaitState(t, w, watch.Live) }},
 		{"without etcd", func(w *watch.Watcher) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
@@ -53,15 +54,11 @@ func TestEngineIDs_Learned(t *testing.T) {
 	})
 	prober.Set(k.Address, instance.Facts{})
 	n := prober.Count(k.Address)
-	testkit.Eventually(t, members.Soon, func() error {
-		if got := prober.Count(k.Address); got <= n+2 {
-			return fmt.Errorf("%d probes", got-n)
-		}
-		return nil
+	testkit.Until(t, members.Soon, func() int { return prober.Count(k.Address) }, func(got int) bool {
+		return got > n+2
 	})
-	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() || in.Incarnation() != "a" {
-		t.Errorf("after probes that failed: %+v", in)
-	}
+	in, ok := w.Snapshot().Lookup(k)
+	assert.True(t, ok && in.Usable() && in.Incarnation() == "a", "after probes that failed: %+v", in)
 	reports(map[string]string{"0": "b"})
 	await(func(in *instance.Instance) bool { return in.Usable() && in.Incarnation() == "b" })
 }

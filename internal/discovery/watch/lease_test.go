@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -95,9 +96,8 @@ func TestLease_QueriedUnlessProven(t *testing.T) {
 		{"one of two keys", func(r *leaseRig, _ *testing.T) { r.deliver(r.deleted(30, "A")) }, nil, []string{"A"}},
 		{"both, one after the other", func(r *leaseRig, t *testing.T) {
 			r.deliver(r.deleted(30, "A"))
-			if left := r.unanswered(); len(left) > 0 {
-				t.Fatalf("asked: %+v", left)
-			}
+			left := r.unanswered()
+			require.True(t, len(left) == 0, "asked: %+v", left)
 			r.deliver(r.deleted(31, "B"))
 		}, []int64{1}, []string{"A"}},
 		{"both in one revision, as when the lease ends", func(r *leaseRig, _ *testing.T) {
@@ -152,9 +152,8 @@ func TestLease_QueriedUnlessProven(t *testing.T) {
 		}, []int64{1, 1}, nil},
 		{"the other one was deleted before the list", func(r *leaseRig, t *testing.T) {
 			r.list(t, r.without("B"))
-			if left := r.unanswered(); len(left) > 0 {
-				t.Fatalf("asked: %+v", left)
-			}
+			left := r.unanswered()
+			require.True(t, len(left) == 0, "asked: %+v", left)
 			r.deliver(r.deleted(40, "A"))
 		}, []int64{1}, []string{"B"}},
 	} {
@@ -167,18 +166,12 @@ func TestLease_QueriedUnlessProven(t *testing.T) {
 				asked = append(asked, q.lease)
 			}
 			slices.Sort(asked)
-			if !slices.Equal(asked, c.asked) {
-				t.Errorf("asked for %v, want %v", asked, c.asked)
-			}
-			if len(r.leaseQueries) > 0 {
-				t.Errorf("questions are left: %+v", r.leaseQueries)
-			}
+			assert.EqualSlices(t, asked, c.asked, "asked for")
+			assert.True(t, len(r.leaseQueries) == 0, "questions are left: %+v", r.leaseQueries)
 			r.publish(t.Context())
 			for name, key := range leaseRigKeys {
 				e := r.table.entries[r.table.layout.Parse(key)]
-				if dropped := e == nil; dropped != slices.Contains(c.dropped, name) {
-					t.Errorf("%s: dropped %v: %+v", name, dropped, e)
-				}
+				assert.Equal(t, e == nil, slices.Contains(c.dropped, name), "%s: dropped: %+v", name, e)
 				if e != nil {
 					if _, shown := r.w.Snapshot().Lookup(e.Key); !shown {
 						t.Errorf("%s is not shown", name)
@@ -221,17 +214,13 @@ func TestMassLoss_HeldDespiteLeaseProof(t *testing.T) {
 	}
 	events = append(events, &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte("/pd/decode/10.0.1.1:1"), ModRevision: 31}})
 	r.deliver(events...)
-	if left := r.unanswered(); len(left) > 0 {
-		t.Fatalf("asked: %+v", left)
-	}
+	left := r.unanswered()
+	require.True(t, len(left) == 0, "asked: %+v", left)
 	r.publish(t.Context())
 	for _, k := range keys {
 		in, ok := r.w.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: leaseRigKeys[k][len("/pd/decode/"):]})
-		if !ok || in.View != instance.Orphan {
-			t.Errorf("%s: %v %+v", k, ok, in)
-		}
+		require.True(t, ok, k)
+		assert.Equal(t, in.View, instance.Orphan, k)
 	}
-	if s := r.w.Status(); s.Held != 5 {
-		t.Errorf("not all five are held: %+v", s)
-	}
+	assert.Equal(t, r.w.Status().Held, 5, "not all five are held")
 }

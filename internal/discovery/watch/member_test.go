@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
@@ -79,9 +80,8 @@ func TestSlowEtcd_NotStale(t *testing.T) {
 		members.WaitFor(t, w, k, members.Usable)
 	}
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Audits >= 3 && s.Checks >= 3 })
-	if s := w.Status(); s.State != watch.Live || s.Lists != lists {
-		t.Errorf("it is followed badly: %+v", s)
-	}
+	s := w.Status()
+	assert.True(t, s.State == watch.Live && s.Lists == lists, "it is followed badly: %+v", s)
 }
 
 // A watch hangs on a member that gets no other calls. Two audits at
@@ -110,7 +110,6 @@ func TestWatch_LeavesSilentMember(t *testing.T) {
 	members.WaitFor(t, w, k, members.Usable)
 	members.WaitState(t, w, watch.Live)
 	// After an audit without an answer, the next audit, by another member, has the same effect.
-	if s := w.Status(); s.Drift != 1 && s.AuditErrors == 0 || s.Epochs != 0 {
-		t.Errorf("%+v", s)
-	}
+	s := w.Status()
+	assert.True(t, (s.Drift == 1 || s.AuditErrors != 0) && s.Epochs == 0, "%+v", s)
 }

@@ -17,8 +17,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // orphanRig is a Watcher with a prober that answers for every instance in it.
@@ -87,15 +89,11 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 		}
 		return nil
 	})
-	if s := r.w.Status(); s.Orphans != 1 {
-		t.Fatalf("status: %+v", s)
-	}
+	require.Equal(t, r.w.Status().Orphans, 1)
 	// The same incarnation registers under another lease.
 	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
 	in := members.WaitFor(t, r.w, k, atRevision(rev))
-	if in.View != "" || in.Reason != "" || !in.Usable() {
-		t.Fatalf("%+v", in)
-	}
+	require.True(t, in.View == "" && in.Reason == "" && in.Usable(), "%+v", in)
 	stop()
 	// A new incarnation ends the orphan state, too.
 	k = r.keys[1]
@@ -108,12 +106,7 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.Eventually(t, members.Soon, func() error {
-		if s := r.w.Status(); s.Orphans != 0 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return r.w.Status().Orphans }, 0)
 }
 
 func TestOrphan_UnresponsiveRemoved(t *testing.T) {
@@ -164,9 +157,8 @@ func TestDeliberateDelete_NotOrphan(t *testing.T) {
 			members.Revoke(t, r.cli, r.ids[k])
 		}},
 		{"removed", removed, func(k instance.Key) {
-			if _, err := store.New(r.cli, r.l, "test").Instances.Remove(t.Context(), k, "x"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := store.New(r.cli, r.l, "test").Instances.Remove(t.Context(), k, "x")
+			require.NoError(t, err)
 		}},
 	} {
 		c.do(c.k)
@@ -174,17 +166,14 @@ func TestDeliberateDelete_NotOrphan(t *testing.T) {
 		logged := func(e *logrus.Entry) bool {
 			return e.Level == logrus.InfoLevel && e.Data["instance"] == c.k.String() && strings.HasPrefix(e.Message, "instance left")
 		}
-		if !slices.ContainsFunc(hook.AllEntries(), logged) {
-			t.Errorf("%s: no log line that %s has left", c.name, c.k)
-		}
+		assert.True(t, slices.ContainsFunc(hook.AllEntries(), logged), "%s: no log line that %s has left", c.name, c.k)
 	}
 	// An instance that is written again right before its lease is revoked
 	// is kept: the write counts, not the last published state.
 	k := r.keys[4]
 	members.Put(t, r.cli, r.l.Instance(k), `{"id":"A","models":["m"],"weight":7}`, clientv3.WithLease(r.ids[k]))
-	if in := members.WaitFor(t, r.w, k, members.Usable); in == nil {
-		t.Fatal("not found")
-	}
+	in := members.WaitFor(t, r.w, k, members.Usable)
+	require.True(t, in != nil, "not found")
 }
 
 // Several keys share one lease, as for an agent with several ranks. If the lease ends, all are orphans,
@@ -213,9 +202,8 @@ func TestKeysOfOneLease(t *testing.T) {
 				members.NeverWithout(t, r.w, k)
 				ops = append(ops, clientv3.OpPut(r.l.Instance(k), members.Ready, clientv3.WithLease(id)))
 			}
-			if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
-				t.Fatal(err)
-			}
+			_, err := r.cli.Txn(t.Context()).Then(ops...).Commit()
+			require.NoError(t, err)
 			members.Del(t, r.cli, r.l.Instance(alone[0]))
 			members.WaitFor(t, r.w, alone[0], nil)
 			c.end(r, id)
@@ -223,9 +211,7 @@ func TestKeysOfOneLease(t *testing.T) {
 				members.WaitFor(t, r.w, k, orphan)
 			}
 			for _, k := range alone[1:] {
-				if in := members.WaitFor(t, r.w, k, members.Usable); in.View != "" {
-					t.Errorf("%+v", in)
-				}
+				assert.Equal(t, members.WaitFor(t, r.w, k, members.Usable).View, "")
 			}
 		})
 	}
@@ -242,9 +228,8 @@ func TestOrphanGrace_RequiresMajority(t *testing.T) {
 		members.NeverWithout(t, r.w, k)
 		ops = append(ops, clientv3.OpPut(r.l.Instance(k), members.Ready, clientv3.WithLease(id)))
 	}
-	if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.cli.Txn(t.Context()).Then(ops...).Commit()
+	require.NoError(t, err)
 	members.Revoke(t, r.cli, id)
 	for _, k := range r.keys[:3] {
 		members.WaitFor(t, r.w, k, orphan)
@@ -280,12 +265,10 @@ func TestMassLoss_ListHeld(t *testing.T) {
 	}
 	members.WaitState(t, w, watch.Live)
 	link.Cut()
-	if _, err := direct.Delete(t.Context(), "/pd/decode/", clientv3.WithPrefix()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := direct.Compact(t.Context(), members.Put(t, direct, "/other", "")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := direct.Delete(t.Context(), "/pd/decode/", clientv3.WithPrefix())
+	require.NoError(t, err)
+	_, err = direct.Compact(t.Context(), members.Put(t, direct, "/other", ""))
+	require.NoError(t, err)
 	link.Restore()
 	for _, k := range keys {
 		members.WaitFor(t, w, k, orphan)
@@ -319,14 +302,12 @@ func TestOrphanEndsRole(t *testing.T) {
 	members.Revoke(t, r.cli, id)
 	members.WaitFor(t, r.w, prefill, orphan)
 	members.WaitFor(t, r.w, decode, members.HasView(instance.Orphan))
-	if in, _ := r.w.Snapshot().Lookup(decode); only(in) != nil {
-		t.Errorf("of two orphans: %+v", in)
-	}
+	in, _ := r.w.Snapshot().Lookup(decode)
+	assert.NoError(t, only(in), "of two orphans: %+v", in)
 	leased(t, r.cli, r.l, decode)
 	members.WaitFor(t, r.w, decode, members.HasView(""))
-	if in := members.WaitFor(t, r.w, decode, members.Usable); !strings.Contains(in.Reason, "role prefill has no effect: registered as decode only") {
-		t.Errorf("%+v", in)
-	}
+	in = members.WaitFor(t, r.w, decode, members.Usable)
+	assert.True(t, strings.Contains(in.Reason, "role prefill has no effect: registered as decode only"), "%+v", in)
 }
 
 // While etcd is unavailable, an orphan that fails is not picked, but not dropped either.

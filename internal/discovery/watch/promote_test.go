@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -57,12 +58,8 @@ func TestPromotion_OnlyOneWins(t *testing.T) {
 			if !in.Static() || in.Version != 1 || in.Record.Source != "admin" || in.Record.Connector != "nixl" || in.Record.Models[0] != "m" {
 				t.Fatalf("%+v", in)
 			}
-			testkit.Eventually(t, members.Soon, func() error {
-				if n := len(pendings(w.Snapshot())); n != 0 {
-					return fmt.Errorf("%d still pending", n)
-				}
-				return nil
-			})
+			testkit.EventuallyEqual(t, members.Soon, func() int { return len(pendings(w.Snapshot())) }, 0,
+				"still pending")
 		}
 	}
 	log, err := st.Reader.AuditLog(t.Context(), 0)
@@ -73,13 +70,9 @@ func TestPromotion_OnlyOneWins(t *testing.T) {
 			promoted[e.Address]++
 		}
 	}
-	if len(promoted) != rounds {
-		t.Errorf("%d promotions in the audit log", len(promoted))
-	}
+	assert.Len(t, promoted, rounds, "promotions in the audit log")
 	for address, n := range promoted {
-		if n != 1 {
-			t.Errorf("%s was promoted %d times", address, n)
-		}
+		assert.True(t, n == 1, "%s was promoted %d times", address, n)
 	}
 	// The counters agree once all watchers have finished.
 	testkit.Eventually(t, members.Soon, func() error {
@@ -114,18 +107,16 @@ func TestPendingAdd_NotPromotable(t *testing.T) {
 	// A wrong model.
 	k := members.Prefill("127.0.0.1:8100")
 	prober.Answer(k.Address, "llama")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Model: "qwen"}, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Model: "qwen"}, 0, "")
+	require.NoError(t, err)
 	reason(k, "serves llama, not qwen")
 	prober.Answer(k.Address, "qwen")
 	members.WaitFor(t, w, k, members.Usable)
 
 	// An operator removes it meanwhile.
 	k = members.Prefill("127.0.0.1:8101")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+	require.NoError(t, err)
 	reason(k, "refused")
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed"}`)
 	reason(k, "removed")
@@ -135,20 +126,13 @@ func TestPendingAdd_NotPromotable(t *testing.T) {
 
 	// Its agent registers it meanwhile: the pending add ends, the record stays.
 	k = members.Prefill("127.0.0.1:8102")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+	require.NoError(t, err)
 	reason(k, "refused")
 	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 600)))
-	testkit.Eventually(t, members.Soon, func() error {
-		if n := len(pendings(w.Snapshot())); n != 0 {
-			return fmt.Errorf("%d pending", n)
-		}
-		return nil
-	})
-	if in := members.WaitFor(t, w, k, members.Usable); in.Static() || in.Version != 1 {
-		t.Fatalf("%+v", in)
-	}
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(pendings(w.Snapshot())) }, 0)
+	in := members.WaitFor(t, w, k, members.Usable)
+	require.True(t, !in.Static() && in.Version == 1, "%+v", in)
 
 	// An invalid value, and a time limit.
 	members.Put(t, cli, l.Pending(members.Prefill("127.0.0.1:8103")), `{"record":{"weight":-1}}`)
@@ -156,9 +140,8 @@ func TestPendingAdd_NotPromotable(t *testing.T) {
 	members.Put(t, cli, l.Root()+"pending/prefill/localhost:8104", ``)
 	reason(members.Prefill("127.0.0.1:8104"), "must be spelled")
 	k = members.Prefill("127.0.0.1:8105")
-	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 6*time.Second, ""); err != nil {
-		t.Fatal(err)
-	}
+	_, err = store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 6*time.Second, "")
+	require.NoError(t, err)
 	reason(k, "refused")
 	testkit.Eventually(t, members.Soon, func() error {
 		for _, p := range pendings(w.Snapshot()) {
@@ -179,9 +162,8 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 	other := store.New(etcd.Client(t), l, "proxy")
 	for i := range 30 {
 		k := members.Decode(fmt.Sprintf("127.0.0.1:%d", 8200+i))
-		if _, err := st.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
-			t.Fatal(err)
-		}
+		_, err := st.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
+		require.NoError(t, err)
 		snap, err := st.Reader.Snapshot(t.Context())
 		require.NoError(t, err)
 		var wg sync.WaitGroup
@@ -194,9 +176,8 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 			t.Fatal(existed, err)
 		}
 		wg.Wait()
-		if raw := members.RawKey(t, cli, k); raw != nil {
-			t.Fatalf("removed, and there: %+v", raw)
-		}
+		raw := members.RawKey(t, cli, k)
+		require.True(t, raw == nil, "removed, and there: %+v", raw)
 	}
 }
 
@@ -223,20 +204,16 @@ func TestPromotion_EarlierChangeWins(t *testing.T) {
 	k := members.Prefill("127.0.0.1:1")
 	p := add(k)
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed"}`)
-	if won, err := store.Watch.Promote(t.Context(), p, rec); won || err != nil {
-		t.Fatalf("promoted against a removal: %t, %v", won, err)
-	}
+	won, err := store.Watch.Promote(t.Context(), p, rec)
+	require.True(t, !won && err == nil, "promoted against a removal: %t, %v", won, err)
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain"}`)
 	members.Put(t, cli, l.Pending(k), " ")
-	if won, err := store.Watch.Promote(t.Context(), p, rec); won || err != nil {
-		t.Fatalf("promoted another pending add: %t, %v", won, err)
-	}
-	if won, err := store.Watch.Promote(t.Context(), add(k), rec); !won || err != nil {
-		t.Fatalf("a drained one may be added: %t, %v", won, err)
-	}
-	if won, err := store.Watch.Promote(t.Context(), add(k), rec); won || err != nil {
-		t.Fatalf("promoted over a record: %t, %v", won, err)
-	}
+	won, err = store.Watch.Promote(t.Context(), p, rec)
+	require.True(t, !won && err == nil, "promoted another pending add: %t, %v", won, err)
+	won, err = store.Watch.Promote(t.Context(), add(k), rec)
+	require.True(t, won && err == nil, "a drained one may be added: %t, %v", won, err)
+	won, err = store.Watch.Promote(t.Context(), add(k), rec)
+	require.True(t, !won && err == nil, "promoted over a record: %t, %v", won, err)
 	for i, c := range []struct {
 		name string
 		do   func(k instance.Key) clientv3.Op
@@ -265,9 +242,8 @@ func TestPromotion_EarlierChangeWins(t *testing.T) {
 					byHand = r.Header.Revision
 				}
 			})
-			if _, err := store.Watch.Promote(t.Context(), p, rec); err != nil {
-				t.Fatal(err)
-			}
+			_, err := store.Watch.Promote(t.Context(), p, rec)
+			require.NoError(t, err)
 			wg.Wait()
 			switch raw := members.RawKey(t, cli, k); {
 			case raw == nil:

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -204,36 +205,27 @@ func (s *simulated) check(t *testing.T) {
 		{"prefill", got.Usable(instance.Prefill), want.Usable(instance.Prefill)},
 		{"decode", got.Usable(instance.Decode), want.Usable(instance.Decode)},
 	} {
-		if a, b := values(c.got), values(c.want); !reflect.DeepEqual(a, b) {
-			t.Fatalf("%s at revision %d:\n%+v\nfrom scratch:\n%+v", c.what, s.rev, a, b)
-		}
+		a, b := values(c.got), values(c.want)
+		require.True(t, reflect.DeepEqual(a, b), "%s at revision %d:\n%+v\nfrom scratch:\n%+v", c.what, s.rev, a, b)
 	}
-	if got.Revision != want.Revision {
-		t.Fatalf("revision %d, want %d", got.Revision, want.Revision)
-	}
-	if now := s.w.Status(); now.Applied != s.table.applied {
-		t.Fatalf("applied %d, want %d", now.Applied, s.table.applied)
-	}
+	require.Equal(t, got.Revision, want.Revision)
+	require.Equal(t, s.w.Status().Applied, s.table.applied)
 	bad := 0
 	for _, e := range fresh.order {
 		if e.bad() {
 			bad++
 		}
 	}
-	if got := s.w.Status().Rejected; got != bad {
-		t.Fatalf("unusable: %d, want %d", got, bad)
-	}
+	require.Equal(t, s.w.Status().Rejected, bad, "unusable")
 	for role, n := range s.table.census {
 		if n == (census{}) {
 			delete(s.table.census, role)
 		}
 	}
-	if !maps.Equal(s.table.census, fresh.census) || len(s.table.absent) != len(fresh.absent) {
-		t.Fatalf("counted %+v, want %+v", s.table.census, fresh.census)
-	}
-	if !maps.Equal(s.table.leases, fresh.leases) {
-		t.Fatalf("keys by lease: %v, want %v", s.table.leases, fresh.leases)
-	}
+	require.True(t, maps.Equal(s.table.census, fresh.census), "counted %+v, want %+v", s.table.census, fresh.census)
+	require.Equal(t, len(s.table.absent), len(fresh.absent), "counted %+v, want %+v", s.table.census, fresh.census)
+	require.True(t, maps.Equal(s.table.leases, fresh.leases),
+		"keys by lease: %v, want %v", s.table.leases, fresh.leases)
 	// The running probes are those that targets returns for the whole table.
 	wanted, signs := map[targetKey]string{}, int64(0)
 	for k, target := range s.ask.targets() {
@@ -246,18 +238,14 @@ func (s *simulated) check(t *testing.T) {
 	for k, r := range s.ask.run {
 		running[k] = r.generation
 	}
-	if !maps.Equal(running, wanted) || s.ask.livenessProbes.Load() != signs {
-		t.Fatalf("asked: %v (%d)\nwanted: %v (%d)", running, s.ask.livenessProbes.Load(), wanted, signs)
-	}
+	require.True(t, maps.Equal(running, wanted))
+	require.Equal(t, s.ask.livenessProbes.Load(), signs)
 	for k := range s.facts.Instances {
-		if s.table.find(schema.KindInstance, k) == nil {
-			t.Fatalf("the answer of %s is kept although it was removed", k)
-		}
+		require.True(t, s.table.find(schema.KindInstance, k) != nil,
+			"the answer of %s is kept although it was removed", k)
 	}
 	for k := range s.facts.Pending {
-		if s.table.find(schema.KindPending, k) == nil {
-			t.Fatalf("the wait of %s is kept although it was removed", k)
-		}
+		require.True(t, s.table.find(schema.KindPending, k) != nil, "the wait of %s is kept although it was removed", k)
 	}
 	s.seen = append(s.seen, frozenView{got, values(got.All())})
 }
@@ -288,9 +276,8 @@ func TestPublishedEqualsScratch(t *testing.T) {
 					s.check(t)
 				}
 				for _, f := range s.seen {
-					if !reflect.DeepEqual(f.all, values(f.s.All())) {
-						t.Fatalf("the snapshot at revision %d has changed since it was published", f.s.Revision)
-					}
+					require.True(t, reflect.DeepEqual(f.all, values(f.s.All())),
+						"the snapshot at revision %d has changed since it was published", f.s.Revision)
 				}
 				cancel()
 				s.ask.stop()
@@ -322,15 +309,12 @@ func TestStateToSave(t *testing.T) {
 				want.Entries = append(want.Entries, d)
 			}
 		}
-		if !reflect.DeepEqual(got, want) {
-			t.Fatalf("got\n%+v\nwant\n%+v", got, want)
-		}
+		require.True(t, reflect.DeepEqual(got, want), "got\n%+v\nwant\n%+v", got, want)
 	}
 	dir, written := t.TempDir(), s.stateToSave()
 	require.NoError(t, disk.Write(dir, written))
 	read, err := disk.Read(dir, s.table.layout.Root(), time.Hour)
 	require.NoError(t, err)
-	if len(read.Entries) != len(written.Entries) || read.Revision != written.Revision {
-		t.Errorf("read %+v, wrote %+v", read, written)
-	}
+	require.Equal(t, len(read.Entries), len(written.Entries))
+	assert.Equal(t, read.Revision, written.Revision)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -36,9 +37,8 @@ func TestAudit_SilentWatchOfChangingKey(t *testing.T) {
 		tick := time.NewTicker(5 * time.Millisecond)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			if _, err := cli.Put(ctx, l.Instance(k), members.Ready); err != nil && ctx.Err() == nil {
-				t.Errorf("put: %v", err)
-			}
+			_, err := cli.Put(ctx, l.Instance(k), members.Ready)
+			assert.False(t, err != nil && ctx.Err() == nil, "put: %v", err)
 			<-tick.C
 		}
 	})

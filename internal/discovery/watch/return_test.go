@@ -1,7 +1,6 @@
 package watch_test
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -9,7 +8,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Keys that are not saved (a pending add, an invalid value) do not suggest another
@@ -21,9 +22,8 @@ func TestRestart_UnsavedEntries(t *testing.T) {
 		"nothing": func(*testing.T, *diskRig, *store.Store) {},
 		"a pending add": func(t *testing.T, _ *diskRig, store *store.Store) {
 			t.Helper()
-			if _, err := store.Instances.AddPending(t.Context(), odd, schema.PendingAdd{}, 0, ""); err != nil {
-				t.Fatal(err)
-			}
+			_, err := store.Instances.AddPending(t.Context(), odd, schema.PendingAdd{}, 0, "")
+			require.NoError(t, err)
 		},
 		"a bad value": func(t *testing.T, r *diskRig, _ *store.Store) {
 			t.Helper()
@@ -87,9 +87,8 @@ func TestAddWhileDown_LiftsKeptRemoval(t *testing.T) {
 	w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	members.WaitFor(t, w, r.x, members.Usable)
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 4 {
-		t.Errorf("epochs %d, kept %v", s.Epochs, s.Kept)
-	}
+	s := w.Status()
+	assert.True(t, s.Epochs == 0 && len(s.Kept) == 4, "epochs %d, kept %v", s.Epochs, s.Kept)
 }
 
 // A pending add works also for an instance that is kept although the new store does not have it.
@@ -103,27 +102,15 @@ func TestPendingAdd_KeptInstance(t *testing.T) {
 	cli := members.Dial(t, r.etcd.Endpoint())
 	st := store.New(cli, r.l, "test")
 	testkit.Eventually(t, members.Soon, func() error { return st.EnsureSchema(t.Context()) })
-	testkit.Eventually(t, members.Soon, func() error {
-		if len(w.Status().Kept) != 5 {
-			return errors.New("the wipe has not been seen")
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Status().Kept) }, 5,
+		"the wipe has not been seen")
 	if out, err := st.Instances.AddPending(t.Context(), r.silent, schema.PendingAdd{}, 0, "again"); err != nil || out != store.Waiting {
 		t.Fatal(out, err)
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if !w.Snapshot().Waiting(r.silent) {
-			return errors.New("the add has not been seen")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return w.Snapshot().Waiting(r.silent) },
+		"the add has not been seen")
 	r.prober.Answer(r.silent.Address, "m")
-	testkit.Eventually(t, members.Soon, func() error {
-		if members.RawKey(t, cli, r.silent) == nil {
-			return errors.New("it answers and is not in etcd")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return members.RawKey(t, cli, r.silent) != nil },
+		"it answers and is not in etcd")
 	members.WaitFor(t, w, r.silent, members.Usable)
 }

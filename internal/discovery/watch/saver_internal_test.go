@@ -3,9 +3,11 @@ package watch
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Intents, additions and removals are saved soon: if the proxy is
@@ -17,9 +19,7 @@ func TestSave_IntentsPromptly(t *testing.T) {
 	const leased, static, override, pending = "decode/10.0.0.1:1", "decode/10.0.0.2:1", "override/decode/10.0.0.1:1", "pending/decode/10.0.0.3:1"
 	tab := newTable(l)
 	tab.load(nil, 1)
-	if !tab.unsaved {
-		t.Error("a list")
-	}
+	assert.True(t, tab.unsaved, "a list")
 	rev := int64(1)
 	put := func(key, value string, lease int64) bool {
 		rev++
@@ -50,9 +50,7 @@ func TestSave_IntentsPromptly(t *testing.T) {
 		{"a static one that goes", remove(static), true},
 		{"a pending add, which is not saved", put(pending, `{"v":1}`, 0), false},
 	} {
-		if tc.got != tc.want {
-			t.Errorf("%s: %v", tc.what, tc.got)
-		}
+		assert.Equal(t, tc.got, tc.want, tc.what)
 	}
 }
 

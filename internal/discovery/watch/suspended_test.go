@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -38,18 +39,15 @@ func TestSuspended_KeepsAllBeforeList(t *testing.T) {
 	}
 	name := r.table.layout.Parse(leaseRigKeys["A"])
 	e := r.table.entries[name]
-	if e == nil || e.absent == nil || e.absent.kind != orphaned {
-		t.Fatalf("%+v", e)
-	}
+	require.True(t, e != nil && e.absent != nil && e.absent.kind == orphaned, "%+v", e)
 	// The machine is suspended for two hours. According to the last list,
 	// most of the role is registered, and the grace of one hour is over.
 	e.absent.since = time.Now().Add(-2 * time.Hour)
 	e.absent.failed = orphanFailures - 1
 	r.w.SuspendFor(2 * time.Hour)
 	r.dropEnded()
-	if r.table.entries[name] != e || r.live() {
-		t.Fatal("dropped before the membership was read again")
-	}
+	require.Equal(t, r.table.entries[name], e, "dropped before the membership was read again")
+	require.False(t, r.live(), "dropped before the membership was read again")
 	var kvs []*mvccpb.KeyValue
 	for _, o := range r.table.order {
 		if o.absent == nil {
@@ -59,14 +57,11 @@ func TestSuspended_KeepsAllBeforeList(t *testing.T) {
 	}
 	r.load(&etcd.Listing{KVs: kvs, Revision: 31, Cluster: 1, Schema: 1, Requested: r.w.suspension.requested.Load()})
 	r.publish(t.Context())
-	if r.table.entries[name] != e || e.absent.failed != 0 || !r.live() {
-		t.Fatalf("after the list: %+v, live %t", e.absent, r.live())
-	}
+	require.True(t, r.table.entries[name] == e && e.absent.failed == 0 && r.live(),
+		"after the list: %+v, live %t", e.absent, r.live())
 	e.absent.since = time.Now().Add(-2 * time.Hour)
 	r.dropEnded()
-	if r.table.entries[name] != nil {
-		t.Error("kept although its grace is over")
-	}
+	assert.True(t, r.table.entries[name] == nil, "kept although its grace is over")
 }
 
 func TestSuspended_InFlightProbeIgnored(t *testing.T) {
@@ -107,9 +102,7 @@ func TestSuspended_AgainBeforeTheList(t *testing.T) {
 	resume()
 	first, listed := s.gate.Load(), s.requested.Load()
 	resume()
-	if n := found.Load(); n != 2 {
-		t.Errorf("%d suspensions", n)
-	}
+	assert.Equal(t, found.Load(), 2, "suspensions")
 	s.openGate(listed)
 	if g := s.gate.Load(); g == nil || !now.Before(g.until) {
 		t.Fatalf("picks do not wait for a list from after the second suspension: %+v", g)
@@ -120,7 +113,5 @@ func TestSuspended_AgainBeforeTheList(t *testing.T) {
 	default:
 		t.Error("picks of before the second suspension still wait")
 	}
-	if s.gate.Load() != nil || found.Load() != 2 {
-		t.Errorf("%d suspensions, gate %+v", found.Load(), s.gate.Load())
-	}
+	assert.True(t, s.gate.Load() == nil && found.Load() == 2, "%d suspensions, gate %+v", found.Load(), s.gate.Load())
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -12,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -51,18 +51,14 @@ func TestTableIsIdempotent(t *testing.T) {
 		{"schema", func() bool { return tb.put(testKV("/pd/meta/schema", 14, 14)) }, false},
 		{"foreign", func() bool { return tb.put(testKV("/pd-old/prefill/10.0.0.3:1", 14, 14)) }, false},
 	} {
-		if got := step.do(); got != step.want {
-			t.Errorf("%s: changed is %t", step.name, got)
-		}
+		assert.Equal(t, step.do(), step.want, "%s: changed", step.name)
 	}
-	if len(tb.entries) != 2 || tb.applied != 13 {
-		t.Errorf("%d entries, applied %d", len(tb.entries), tb.applied)
-	}
+	require.Len(t, tb.entries, 2)
+	assert.Equal(t, tb.applied, 13)
 	// A list of an older store resets the applied revision.
 	tb.load([]*mvccpb.KeyValue{testKV(a, 2, 2)}, 3)
-	if tb.revision != 3 || tb.applied != 2 || len(tb.entries) != 1 {
-		t.Errorf("revision %d, applied %d", tb.revision, tb.applied)
-	}
+	assert.True(t, tb.revision == 3 && tb.applied == 2 && len(tb.entries) == 1,
+		"revision %d, applied %d", tb.revision, tb.applied)
 }
 
 // Single changes yield the same views as a list of the result, and unchanged views are shared.
@@ -96,9 +92,8 @@ func TestTableChangesEqualList(t *testing.T) {
 		}
 		changed.advance(rev)
 		before := changed.snapshot(verify.Facts{}).All()
-		if again := changed.snapshot(verify.Facts{}).All(); !slices.Equal(before, again) {
-			t.Fatal("two views of the same table share nothing")
-		}
+		require.EqualSlices(t, before, changed.snapshot(verify.Facts{}).All(),
+			"two views of the same table share nothing")
 		listed := tableOf(t)
 		kvs := []*mvccpb.KeyValue{}
 		for _, kv := range live {
@@ -106,9 +101,7 @@ func TestTableChangesEqualList(t *testing.T) {
 		}
 		listed.load(kvs, rev)
 		want := listed.snapshot(verify.Facts{}).All()
-		if got, want := lines(before), lines(want); !slices.Equal(got, want) {
-			t.Fatalf("at revision %d\n%s\nwant\n%s", rev, got, want)
-		}
+		require.EqualSlices(t, lines(before), lines(want), "at revision %d\n\nwant", rev)
 	}
 }
 

@@ -10,8 +10,10 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestBareRegistration_Verified(t *testing.T) {
@@ -27,9 +29,7 @@ func TestBareRegistration_Verified(t *testing.T) {
 		}
 		members.Put(t, cli, l.Instance(k), value)
 		in := members.WaitFor(t, w, k, members.HasView(instance.Unverified))
-		if in.Usable() || in.Reason == "" {
-			t.Errorf("%q: %+v", value, in)
-		}
+		assert.True(t, !in.Usable() && in.Reason != "", "%q: %+v", value, in)
 		members.WaitFor(t, w, k, func(in *instance.Instance) error { // the error of the probe
 			if !strings.Contains(in.Reason, "connection refused") {
 				return fmt.Errorf("reason is %q", in.Reason)
@@ -41,23 +41,15 @@ func TestBareRegistration_Verified(t *testing.T) {
 		if !in.Verified || in.Record.Models[0] != "org/model" || in.Record.MaxModelLen != 4096 || in.Record.Version != "0.12.0" || in.Reason != "" {
 			t.Errorf("%q: %+v", value, in)
 		}
-		if in.Bare != !strings.HasPrefix(value, "{") {
-			t.Errorf("%q: bare is %t", value, in.Bare)
-		}
+		assert.Equal(t, in.Bare, !strings.HasPrefix(value, "{"), "%q: bare", value)
 	}
 	// A verified instance is not probed again.
 	n := prober.Count("127.0.0.1:8100")
 	k := members.Prefill("127.0.0.1:9000")
 	members.Put(t, cli, l.Instance(k), "")
-	testkit.Eventually(t, members.Soon, func() error {
-		if c := prober.Count(k.Address); c < 5 {
-			return fmt.Errorf("%d probes", c)
-		}
-		return nil
-	})
-	if again := prober.Count("127.0.0.1:8100"); again != n {
-		t.Errorf("a verified instance was asked %d times more", again-n)
-	}
+	testkit.Until(t, members.Soon, func() int { return prober.Count(k.Address) }, func(c int) bool { return c >= 5 })
+	again := prober.Count("127.0.0.1:8100")
+	assert.True(t, again == n, "a verified instance was asked %d times more", again-n)
 }
 
 // Facts are valid for one incarnation of the engine only.
@@ -75,9 +67,8 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 	if in := members.WaitFor(t, w, k, atRevision(rev)); !in.Usable() {
 		t.Fatalf("%+v", in)
 	}
-	if again := prober.Count(k.Address); again != n {
-		t.Errorf("asked %d times more", again-n)
-	}
+	again := prober.Count(k.Address)
+	assert.True(t, again == n, "asked %d times more", again-n)
 	prober.Answer(k.Address, "two")
 	members.Put(t, cli, l.Instance(k), `{"id":"B"}`)
 	in := members.WaitFor(t, w, k, func(in *instance.Instance) error {
@@ -86,18 +77,15 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 		}
 		return members.Usable(in)
 	})
-	if in.Record.Models[0] != "two" {
-		t.Fatalf("%+v", in.Record)
-	}
+	require.Equal(t, in.Record.Models[0], "two", in.Record)
 	// A bare record that was deleted and put again is another incarnation, too.
 	k = members.Decode("127.0.0.1:8201")
 	prober.Answer(k.Address, "one")
 	members.Put(t, cli, l.Instance(k), "")
 	first := members.WaitFor(t, w, k, members.Usable)
 	prober.Answer(k.Address, "three")
-	if _, err := cli.Txn(t.Context()).Then(clientv3.OpDelete(l.Instance(k))).Commit(); err != nil {
-		t.Fatal(err)
-	}
+	_, err := cli.Txn(t.Context()).Then(clientv3.OpDelete(l.Instance(k))).Commit()
+	require.NoError(t, err)
 	members.Put(t, cli, l.Instance(k), "")
 	in = members.WaitFor(t, w, k, func(in *instance.Instance) error {
 		if in.Incarnation() == first.Incarnation() {
@@ -105,9 +93,7 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 		}
 		return members.Usable(in)
 	})
-	if in.Record.Models[0] != "three" {
-		t.Fatalf("%+v", in.Record)
-	}
+	require.Equal(t, in.Record.Models[0], "three", in.Record)
 }
 
 func TestModelMustMatch(t *testing.T) {
@@ -176,17 +162,10 @@ func TestProbesAreBounded(t *testing.T) {
 		return nil
 	})
 	close(prober.Hold)
-	testkit.Eventually(t, members.Soon, func() error {
-		if got := len(w.Snapshot().Usable(instance.Prefill)); got != n {
-			return fmt.Errorf("%d usable", got)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Snapshot().Usable(instance.Prefill)) }, n)
 	prober.Mu.Lock()
 	defer prober.Mu.Unlock()
-	if prober.Most > 64 {
-		t.Errorf("%d probes at one time", prober.Most)
-	}
+	assert.True(t, prober.Most <= 64, "%d probes at one time", prober.Most)
 }
 
 func TestCheckRefusesRecords(t *testing.T) {
@@ -208,9 +187,8 @@ func TestCheckRefusesRecords(t *testing.T) {
 	}
 	members.Put(t, cli, l.Instance(k), `{"models":["m"],"connector":"nixl"}`)
 	members.WaitFor(t, w, k, members.Usable)
-	if n := prober.Count(k.Address); n != 0 {
-		t.Errorf("it was asked %d times", n)
-	}
+	n := prober.Count(k.Address)
+	assert.True(t, n == 0, "it was asked %d times", n)
 }
 
 // A list of models that was read later is in the next snapshot; an unchanged list is not published.
@@ -232,9 +210,8 @@ func TestObserveModels(t *testing.T) {
 	}
 	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base", "late"}})
 	in = members.WaitFor(t, w, k, lists("base", "late"))
-	if !in.Usable() || !in.ModelsRead {
-		t.Errorf("%+v", in)
-	}
+	require.True(t, in.Usable())
+	assert.True(t, in.ModelsRead)
 	before := w.Snapshot()
 	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base", "late"}})
 	w.ObserveModels(t.Context(), &instance.Instance{Key: members.Decode("127.0.0.1:9")}, instance.Facts{Models: []string{"x"}})

@@ -13,9 +13,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestWatcherColdStart(t *testing.T) {
@@ -25,18 +27,15 @@ func TestWatcherColdStart(t *testing.T) {
 	if s := w.Snapshot(); s == nil || s.Revision != 0 || len(s.All()) != 0 {
 		t.Fatalf("before Run the snapshot is %+v, want an empty one of revision 0", s)
 	}
-	if s := w.Status().State; s != watch.Cold {
-		t.Fatalf("state before Run is %s", s)
-	}
+	require.Equal(t, w.Status().State, watch.Cold, "state before Run")
 	cold := w.Snapshot()
 	rev := members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 
 	stop := background.Start(t.Context(), w.Run)
 	members.WaitReady(t, w)
 	s := w.Snapshot()
-	if s.Revision < rev || len(s.Usable(instance.Prefill)) != 1 {
-		t.Fatalf("first snapshot: revision %d, %d usable", s.Revision, len(s.Usable(instance.Prefill)))
-	}
+	require.True(t, s.Revision >= rev && len(s.Usable(instance.Prefill)) == 1,
+		"first snapshot: revision %d, %d usable", s.Revision, len(s.Usable(instance.Prefill)))
 	select {
 	case <-cold.Changed():
 	default:
@@ -55,9 +54,7 @@ func TestWatcherFollowsChanges(t *testing.T) {
 
 	rev := members.Put(t, cli, l.Instance(k), members.Ready)
 	in := members.WaitFor(t, w, k, members.Usable)
-	if in.ModRevision != rev || !in.Static() || in.Version != 1 {
-		t.Fatalf("after put: %+v", in)
-	}
+	require.True(t, in.ModRevision == rev && in.Static() && in.Version == 1, "after put: %+v", in)
 	id := members.Lease(t, cli, 60)
 	rev = members.Put(t, cli, l.Instance(k), `{"id":"B","models":["m"],"state":"draining"}`, clientv3.WithLease(id))
 	in = members.WaitFor(t, w, k, atRevision(rev))
@@ -89,9 +86,8 @@ func TestWatcher_AtomicTransactions(t *testing.T) {
 		for _, k := range [][2]instance.Key{{a, b}, {b, a}} {
 			resp, err := cli.Txn(t.Context()).Then(
 				clientv3.OpDelete(l.Instance(k[0])), clientv3.OpPut(l.Instance(k[1]), members.Ready)).Commit()
-			if err != nil || !resp.Succeeded {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
+			require.True(t, resp.Succeeded)
 		}
 	}
 	testkit.Eventually(t, members.Soon, func() error {
@@ -154,20 +150,13 @@ func TestWatcherKeepsLastGoodValue(t *testing.T) {
 	members.WaitFor(t, w, k, atRevision(rev))
 	lists := w.Status().Lists
 	w.Relist("test")
-	testkit.Eventually(t, members.Soon, func() error {
-		if w.Status().Lists == lists {
-			return fmt.Errorf("not listed again yet")
-		}
-		return nil
-	})
-	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() {
-		t.Fatalf("after a list: %+v", in)
-	}
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return w.Status().Lists != lists }, "not listed again yet")
+	in, ok := w.Snapshot().Lookup(k)
+	require.True(t, ok && in.Usable(), "after a list: %+v", in)
 	members.Del(t, cli, l.Instance(k))
 	members.Put(t, cli, l.Instance(k), "{")
-	if in := members.WaitFor(t, w, k, members.HasView(instance.Rejected)); in.Usable() || in.Reason == "" {
-		t.Errorf("without a good value: %+v", in)
-	}
+	in = members.WaitFor(t, w, k, members.HasView(instance.Rejected))
+	assert.True(t, !in.Usable() && in.Reason != "", "without a good value: %+v", in)
 	members.WaitStatus(t, w, func(s watch.Status) bool { return s.Rejected == 1 })
 }
 
@@ -186,9 +175,8 @@ func TestWatcherRejectsBadKeys(t *testing.T) {
 	} {
 		members.Put(t, cli, l.Root()+c.key, members.Ready)
 		in := members.WaitFor(t, w, instance.Key{Role: instance.Prefill, Address: c.shown}, members.HasView(instance.Rejected))
-		if !strings.Contains(in.Reason, c.reason) || strings.ContainsAny(in.Reason, "\x1b\n\xff") {
-			t.Errorf("%s: reason %q", c.name, in.Reason)
-		}
+		assert.True(t, strings.Contains(in.Reason, c.reason) && !strings.ContainsAny(in.Reason, "\x1b\n\xff"),
+			"%s: reason %q", c.name, in.Reason)
 	}
 }
 
@@ -200,22 +188,14 @@ func TestWatcher_AddressSpellings(t *testing.T) {
 	k := members.Prefill("127.0.0.1:8100")
 	rev := members.Put(t, cli, l.Root()+"prefill/localhost:8100", members.Ready)
 	in := members.WaitFor(t, w, k, members.Usable)
-	if in.ModRevision != rev {
-		t.Fatalf("%+v", in)
-	}
+	require.Equal(t, in.ModRevision, rev, in)
 	// The canonical key wins; the other one is shown in a separate line.
 	rev = members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, atRevision(rev))
 	members.WaitFor(t, w, members.Prefill("localhost:8100"), members.HasView(instance.Rejected))
-	if existed, err := store.New(cli, l, "test").Instances.Remove(t.Context(), k, "test"); err != nil || !existed {
-		t.Fatalf("remove: %t, %v", existed, err)
-	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if n := len(w.Snapshot().All()); n != 0 {
-			return fmt.Errorf("%d left", n)
-		}
-		return nil
-	})
+	existed, err := store.New(cli, l, "test").Instances.Remove(t.Context(), k, "test")
+	require.True(t, err == nil && existed, "remove: %t, %v", existed, err)
+	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Snapshot().All()) }, 0)
 }
 
 func TestWatcherOverrides(t *testing.T) {
@@ -237,9 +217,8 @@ func TestWatcherOverrides(t *testing.T) {
 	}
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain","reason":"new disk","by":"ann\u0007"}`)
 	in := members.WaitFor(t, w, k, intent(instance.Drain, `drain by ann\u0007: new disk`))
-	if in.Usable() || in.Record.State != instance.Ready {
-		t.Fatalf("%+v", in)
-	}
+	require.False(t, in.Usable())
+	require.Equal(t, in.Record.State, instance.Ready)
 	// The intent outlives the record and the incarnation.
 	members.Del(t, cli, l.Instance(k))
 	members.WaitFor(t, w, k, nil)
@@ -250,9 +229,7 @@ func TestWatcherOverrides(t *testing.T) {
 	members.WaitFor(t, w, k, intent(instance.Drain, "last good value"))
 	members.Put(t, cli, l.Override(k), `{"v":1,"weight":7}`)
 	in = members.WaitFor(t, w, k, members.Usable)
-	if in.Record.Weight == nil || *in.Record.Weight != 7 {
-		t.Fatalf("weight: %+v", in.Record)
-	}
+	require.True(t, in.Record.Weight != nil && *in.Record.Weight == 7, "weight: %+v", in.Record)
 	members.Del(t, cli, l.Override(k))
 	members.WaitFor(t, w, k, func(in *instance.Instance) error {
 		if in.Record.Weight != nil {
@@ -263,9 +240,7 @@ func TestWatcherOverrides(t *testing.T) {
 	// An invalid override without a last good one removes no capacity and is shown.
 	members.Put(t, cli, l.Override(k), `{"state":"dran"}`)
 	in = members.WaitFor(t, w, k, intent("", "dran"))
-	if !in.Usable() {
-		t.Fatalf("%+v", in)
-	}
+	require.True(t, in.Usable(), in)
 	members.Put(t, cli, l.Override(k), `{"state":"removed"}`)
 	members.WaitFor(t, w, k, intent(instance.Removed, "removed"))
 }

@@ -1,8 +1,6 @@
 package watch_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,12 +11,14 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -41,15 +41,13 @@ func TestWipedStore(t *testing.T) {
 			}
 			st := store.New(cli, l, "test")
 			for _, k := range []instance.Key{static, out} {
-				if _, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "x"); err != nil {
-					t.Fatal(err)
-				}
+				_, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "x")
+				require.NoError(t, err)
 			}
 			members.Put(t, cli, l.Instance(bare), "")
 			leased(t, cli, l, held)
-			if _, err := st.Instances.Remove(t.Context(), out, "broken"); err != nil {
-				t.Fatal(err)
-			}
+			_, err := st.Instances.Remove(t.Context(), out, "broken")
+			require.NoError(t, err)
 			for range 100 {
 				members.Put(t, cli, "/other", "")
 			}
@@ -85,9 +83,7 @@ func TestWipedStore(t *testing.T) {
 				}
 				return nil
 			})
-			if in.Reason == "" {
-				t.Error("no reason")
-			}
+			assert.NotEqual(t, in.Reason, "", "no reason")
 			if s := w.Status(); s.Epochs == 0 || !slices.Equal(s.Kept, []string{"override/prefill/" + out.Address, "prefill/" + static.Address, "prefill/" + bare.Address}) {
 				t.Fatalf("status: %+v", s)
 			}
@@ -104,9 +100,7 @@ func TestWipedStore(t *testing.T) {
 				}
 				return nil
 			})
-			if s := w.Status(); len(s.Kept) != 2 {
-				t.Fatalf("status: %+v", s)
-			}
+			require.Len(t, w.Status().Kept, 2)
 			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // this proxy does not know the intent
 				t.Fatalf("%+v", in)
 			}
@@ -119,12 +113,11 @@ func TestWipedStore(t *testing.T) {
 			})
 			members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 0 })
 			// An add in the new store is deliberate.
-			if _, err := store.New(direct, l, "test").Instances.Remove(t.Context(), out, ""); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := store.New(direct, l, "test").Instances.Add(t.Context(), out, instance.Record{Models: []string{"m"}}, ""); err != nil {
-				t.Fatal(err)
-			}
+			_, err = store.New(direct, l, "test").Instances.Remove(t.Context(), out, "")
+			require.NoError(t, err)
+			_, err = store.New(direct, l, "test").Instances.Add(t.Context(), out,
+				instance.Record{Models: []string{"m"}}, "")
+			require.NoError(t, err)
 			members.WaitFor(t, w, out, members.Usable)
 		})
 	}
@@ -142,19 +135,17 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 		members.Put(t, cli, l.Instance(k), members.Ready)
 	}
 	st := store.New(cli, l, "test")
-	if _, err := st.Intents.Intend(t.Context(), a, instance.Drain, store.IntentOptions{For: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := st.Intents.Intend(t.Context(), b, instance.Drain, store.IntentOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := st.Intents.Intend(t.Context(), a, instance.Drain, store.IntentOptions{For: time.Hour})
+	require.NoError(t, err)
+	_, err = st.Intents.Intend(t.Context(), b, instance.Drain, store.IntentOptions{})
+	require.NoError(t, err)
 	for range 50 {
 		members.Put(t, cli, "/other", "")
 	}
 	route := instance.Key{Role: schema.Models, Address: "chat"}
-	if _, err := st.Documents.Put(t.Context(), route, []byte(`{"v":1,"targets":[{"model":"m"}]}`), store.DocumentOptions{For: time.Hour}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = st.Documents.Put(t.Context(), route, []byte(`{"v":1,"targets":[{"model":"m"}]}`),
+		store.DocumentOptions{For: time.Hour})
+	require.NoError(t, err)
 	waiting := members.Decode("10.0.0.3:8200")
 	members.Put(t, cli, l.Pending(waiting), "")
 	log, hook := test.NewNullLogger()
@@ -191,9 +182,8 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 		}
 	}
 	slices.Sort(dropped)
-	if want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}; !slices.Equal(dropped, want) {
-		t.Errorf("the log has %v as dropped, want %v", dropped, want)
-	}
+	want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}
+	assert.True(t, slices.Equal(dropped, want), "the log has %v as dropped, want %v", dropped, want)
 }
 
 // A new intent would replace the whole kept intent, so it is
@@ -231,10 +221,7 @@ func TestKeptIntent_NotReplaced(t *testing.T) {
 	p := lease.NewPresence(cli, lease.PresenceOptions{Layout: l, ID: "p1", Interval: 5 * time.Millisecond, Report: func() lease.Report {
 		return lease.Report{Kept: lease.KeptKeys(w.Status().Kept)}
 	}})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { p.Run(ctx); done <- nil }()
-	defer func() { cancel(); <-done }()
+	defer background.Start(t.Context(), p.Run)()
 	etcd.Wipe()
 	etcd.Restart()
 	register()
@@ -249,12 +236,8 @@ func TestKeptIntent_NotReplaced(t *testing.T) {
 		})
 	}
 	published(2)
-	if err := weigh(drained); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("a weight in place of a kept drain: %v", err)
-	}
-	if err := drain(weighted); !errors.Is(err, store.ErrIntent) {
-		t.Errorf("a drain in place of a kept weight: %v", err)
-	}
+	assert.ErrorIs(t, weigh(drained), store.ErrIntent, "a weight in place of a kept drain")
+	assert.ErrorIs(t, drain(weighted), store.ErrIntent, "a drain in place of a kept weight")
 	both := func(in *instance.Instance) error {
 		if in.Intent != instance.Drain || in.Record.Weight == nil || *in.Record.Weight != weight {
 			return fmt.Errorf("%+v", in)
@@ -291,15 +274,12 @@ func TestWipedEtcd_ResumedWatch(t *testing.T) {
 	etcd.Wipe()
 	etcd.Restart()
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 3 && s.State == watch.Live })
-	if s := w.Status(); s.Epochs == 0 || s.Revision > 50 || s.Applied > 50 {
-		t.Fatalf("status: %+v", s)
-	}
+	s := w.Status()
+	require.True(t, s.Epochs != 0 && s.Revision <= 50 && s.Applied <= 50, "status: %+v", s)
 	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
 	require.NoError(t, store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{a}, "removed with the rack"))
 	members.WaitFor(t, w, a, nil)
-	if s := w.Status(); len(s.Kept) != 2 {
-		t.Fatalf("%+v", s)
-	}
+	require.Len(t, w.Status().Kept, 2)
 	require.NoError(t, store.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{out}, ""))
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 1 })
 	log, err := store.Reader.AuditLog(t.Context(), 0)

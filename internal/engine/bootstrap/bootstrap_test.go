@@ -3,6 +3,7 @@ package bootstrap_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -76,9 +78,8 @@ func TestQuery(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the default is too short for a busy machine
 			defer cancel()
 			got, err := bootstrap.Query(ctx, nil, address)
-			if d := cmp.Diff(tt.want, got); d != "" || !errors.Is(err, tt.is) {
-				t.Errorf("%v, %s", err, d)
-			}
+			d := cmp.Diff(tt.want, got)
+			assert.True(t, d == "" && errors.Is(err, tt.is), "%v, %s", err, d)
 			if err != nil && (!strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), "bootstrap server "+address) || strings.Contains(err.Error(), "\x1b")) {
 				t.Errorf("the error is %v", err)
 			}
@@ -93,9 +94,7 @@ func TestManyRanks(t *testing.T) {
 		b.WriteString(`,"` + strconv.Itoa(i) + `":{"engine_id":"e"}`)
 	}
 	_, err := bootstrap.Query(t.Context(), nil, serve(t, 200, "{"+b.String()[1:]+"}"))
-	if !errors.Is(err, bootstrap.ErrForm) || !strings.Contains(err.Error(), "1024 ranks") {
-		t.Errorf("%v", err)
-	}
+	assert.True(t, errors.Is(err, bootstrap.ErrForm) && strings.Contains(err.Error(), "1024 ranks"), "%v", err)
 }
 
 // The simulated engine answers in the expected format, in each incarnation.
@@ -105,13 +104,11 @@ func TestQueryOfAnEngine(t *testing.T) {
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Bootstrap()))
 	for range 2 {
 		got, err := bootstrap.Query(t.Context(), nil, address)
-		if d := cmp.Diff(map[string]string{"0": s.EngineID()}, got); d != "" || err != nil {
-			t.Errorf("%v, %s", err, d)
-		}
+		d := cmp.Diff(map[string]string{"0": s.EngineID()}, got)
+		assert.True(t, d == "" && err == nil, "%v, %s", err, d)
 		s.Kill()
-		if _, err := bootstrap.Query(t.Context(), nil, address); err == nil || err.Error() != "bootstrap server "+address+": dial tcp "+address+": connect: connection refused" {
-			t.Errorf("a dead engine: %v", err)
-		}
+		_, err = bootstrap.Query(t.Context(), nil, address)
+		assert.Equal(t, fmt.Sprint(err), "bootstrap server "+address+": dial tcp "+address+": connect: connection refused")
 		require.NoError(t, s.Restart(t.Context()))
 	}
 }
@@ -121,14 +118,12 @@ func TestQuery_CallerDialerAndDeadline(t *testing.T) {
 	t.Parallel()
 	forbidden := errors.New("forbidden")
 	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return nil, forbidden }}
-	if _, err := bootstrap.Query(t.Context(), &http.Client{Transport: tr}, "127.0.0.1:1"); !errors.Is(err, forbidden) {
-		t.Errorf("%v", err)
-	}
+	_, err := bootstrap.Query(t.Context(), &http.Client{Transport: tr}, "127.0.0.1:1")
+	assert.ErrorIs(t, err, forbidden)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := bootstrap.Query(ctx, nil, serve(t, 200, `{}`)); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, err = bootstrap.Query(ctx, nil, serve(t, 200, `{}`))
+	assert.ErrorIs(t, err, context.Canceled)
 	for _, address := range []string{"", "nowhere", "http://127.0.0.1:1", "127.0.0.1:1/x"} {
 		if _, err := bootstrap.Query(t.Context(), nil, address); err == nil {
 			t.Errorf("%q was asked", address)

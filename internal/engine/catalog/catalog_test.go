@@ -11,9 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -151,13 +154,7 @@ func (f *fleet) catalog() *catalog.Catalog {
 // start runs a catalog until the end of the test.
 func (f *fleet) start(t *testing.T) *catalog.Catalog {
 	c := f.catalog()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.Run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-done })
+	t.Cleanup(background.Start(t.Context(), c.Run))
 	synctest.Wait()
 	return c
 }
@@ -171,27 +168,20 @@ func TestFind_OncePerModel(t *testing.T) {
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
-				if c.Find(t.Context(), "late") {
-					t.Error("found")
-				}
+				assert.False(t, c.Find(t.Context(), "late"), "found")
 			})
 		}
 		all.Wait()
-		if n := f.total(); n != 3 {
-			t.Errorf("%d reads of 3 engines", n)
-		}
+		assert.Equal(t, f.total(), 3, "reads of 3 engines")
 		f.load(1, "base", "late")
 		pass(4 * time.Second)
-		if c.Find(t.Context(), "late") || f.total() != 3 {
-			t.Errorf("found within 5 s, after %d reads", f.total())
-		}
+		assert.False(t, c.Find(t.Context(), "late"), "found within 5 s")
+		assert.Equal(t, f.total(), 3, "found within 5 s")
 		pass(time.Second)
-		if !c.Find(t.Context(), "late") || f.total() != 6 {
-			t.Errorf("not found after 5 s and %d reads", f.total())
-		}
-		if c.Find(t.Context(), "other") || f.total() != 9 {
-			t.Errorf("another name: %d reads", f.total())
-		}
+		require.True(t, c.Find(t.Context(), "late"), "not found after 5 s")
+		assert.Equal(t, f.total(), 6, "not found after 5 s")
+		assert.False(t, c.Find(t.Context(), "other"), "another name")
+		assert.Equal(t, f.total(), 9, "another name")
 	})
 }
 
@@ -203,13 +193,9 @@ func TestFind_NotServed(t *testing.T) {
 		f.load(1, "base", "late")
 		c := catalog.New(catalog.Options{Members: f.snapshot.Load, Read: f.read, Observe: f.observe, Serves: func(string) bool { return false }})
 		for range 5 {
-			if c.Find(t.Context(), "late") {
-				t.Error("found")
-			}
+			assert.False(t, c.Find(t.Context(), "late"), "found")
 		}
-		if n := f.total(); n != 3 {
-			t.Errorf("%d reads of 3 engines", n)
-		}
+		assert.Equal(t, f.total(), 3, "reads of 3 engines")
 	})
 }
 
@@ -228,9 +214,7 @@ func TestFind_ManyNames(t *testing.T) {
 				for i := range 20 {
 					all.Go(func() {
 						for n := 0; ctx.Err() == nil; n++ {
-							if c.Find(ctx, fmt.Sprintf("none-%d-%d", i, n)) {
-								t.Error("found")
-							}
+							assert.False(t, c.Find(ctx, fmt.Sprintf("none-%d-%d", i, n)), "found")
 							pass(time.Millisecond) // duration of a request
 						}
 					})
@@ -254,19 +238,16 @@ func TestFind_HungEngine(t *testing.T) {
 		f.load(2, "base", "late")
 		c := f.start(t)
 		began := time.Now()
-		if !c.Find(t.Context(), "late") || time.Since(began) > time.Second {
-			t.Errorf("found after %s", time.Since(began))
-		}
+		assert.True(t, c.Find(t.Context(), "late") && time.Since(began) <= time.Second,
+			"found after %s", time.Since(began))
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
 		began = time.Now()
-		if c.Find(ctx, "none") || time.Since(began) != 100*time.Millisecond {
-			t.Errorf("waited %s for a client of 100 ms", time.Since(began))
-		}
+		assert.False(t, c.Find(ctx, "none"), "waited for a client of 100 ms")
+		assert.Equal(t, time.Since(began), 100*time.Millisecond, "waited for a client of 100 ms")
 		began = time.Now()
-		if c.Find(t.Context(), "none") || time.Since(began) > 7*time.Second {
-			t.Errorf("waited %s", time.Since(began))
-		}
+		assert.True(t, !c.Find(t.Context(), "none") && time.Since(began) <= 7*time.Second,
+			"waited %s", time.Since(began))
 	})
 }
 
@@ -281,24 +262,16 @@ func TestRun_Interval(t *testing.T) {
 		f.load(3, "base", "late")
 		f.load(4) // its answers are useless
 		pass(46 * time.Second)
-		if !f.knows("late") {
-			t.Error("not known after 1.5 intervals")
-		}
+		assert.True(t, f.knows("late"), "not known after 1.5 intervals")
 		f.load(3, "base")
 		pass(46 * time.Second)
-		if f.knows("late") {
-			t.Error("still known after 1.5 intervals")
-		}
-		if n := f.count(agent.Key); n != 0 {
-			t.Errorf("an agent's instance was read %d times", n)
-		}
+		assert.False(t, f.knows("late"), "still known after 1.5 intervals")
+		n := f.count(agent.Key)
+		assert.True(t, n == 0, "an agent's instance was read %d times", n)
 		_, atATime := f.busiest()
-		if n := f.total(); n < 2000 || n > 5000 || atATime > 16 {
-			t.Errorf("%d reads in three intervals, %d at a time", n, atATime)
-		}
-		if in := f.member(4); len(in.Record.Models) != 1 {
-			t.Errorf("a failed read has changed the list to %q", in.Record.Models)
-		}
+		n = f.total()
+		assert.True(t, n >= 2000 && n <= 5000 && atATime <= 16, "%d reads in three intervals, %d at a time", n, atATime)
+		assert.Len(t, f.member(4).Record.Models, 1, "a failed read has changed the list to")
 	})
 }
 
@@ -313,9 +286,7 @@ func TestRun_Truncated(t *testing.T) {
 			in.Record.Source, in.Lease, in.Record.ModelsTruncated = instance.SourceAgent, 1, true
 		})
 		pass(time.Second)
-		if !f.knows("b") {
-			t.Error("not known after a second")
-		}
+		assert.True(t, f.knows("b"), "not known after a second")
 	})
 }
 
@@ -331,9 +302,7 @@ func TestRefresh(t *testing.T) {
 		f.hang(9)
 		c.Refresh(t.Context(), f.snapshot.Load().Usable(instance.Decode))
 		for i := range 40 {
-			if got := f.member(i).ServesModel("late"); got != (i != 9) {
-				t.Errorf("instance %d: %v", i, got)
-			}
+			assert.Equal(t, f.member(i).ServesModel("late"), i != 9, "instance %d", i)
 		}
 	})
 }
@@ -350,9 +319,7 @@ func TestConfirm(t *testing.T) {
 		c.Refresh(t.Context(), f.snapshot.Load().Usable(instance.Decode))
 		verdict := func(want catalog.Verdict) {
 			t.Helper()
-			if got := c.Confirm(t.Context(), f.member(0), "late"); got != want {
-				t.Errorf("verdict %d, want %d", got, want)
-			}
+			assert.Equal(t, c.Confirm(t.Context(), f.member(0), "late"), want, "verdict")
 		}
 		verdict(catalog.Unclear) // unloaded and loaded again
 		pass(time.Minute)
@@ -374,9 +341,8 @@ func TestConfirm(t *testing.T) {
 			all.Go(func() { verdict(catalog.Unloaded) })
 		}
 		all.Wait()
-		if n := f.total() - before; n > 5 {
-			t.Errorf("%d reads for a burst", n)
-		}
+		n := f.total() - before
+		assert.True(t, n <= 5, "%d reads for a burst", n)
 		pass(2 * time.Second) // the other engines are read, too
 		if f.member(0).ServesModel("late") || f.member(1).ServesModel("late") || !f.member(2).ServesModel("late") {
 			t.Error("the lists are not up to date")
@@ -392,9 +358,8 @@ func TestNil(t *testing.T) {
 	var c *catalog.Catalog
 	c.Trigger()
 	c.Refresh(t.Context(), nil)
-	if c.Find(t.Context(), "m") || c.Confirm(t.Context(), nil, "m") != catalog.Broken {
-		t.Error("a nil catalog has an opinion")
-	}
+	assert.False(t, c.Find(t.Context(), "m"), "a nil catalog has an opinion")
+	assert.Equal(t, c.Confirm(t.Context(), nil, "m"), catalog.Broken, "a nil catalog has an opinion")
 }
 
 // pass lets virtual time pass in a synctest bubble.

@@ -3,7 +3,6 @@ package lmcache_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -24,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -35,23 +35,18 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func TestParseNotification(t *testing.T) {
 	t.Parallel()
 	const of7 = "\x82\xa4type\xaaProxyNotif\xa6req_id\xa17"
-	if id, err := lmcache.ParseNotification([]byte(of7)); id != "7" || err != nil {
-		t.Errorf("%q, %v", id, err)
-	}
-	if b := connector.Notification("7"); string(b) != of7 {
-		t.Errorf("%q", b)
-	}
-	if id, err := lmcache.ParseNotification([]byte("\x83\xa3new\x01\xa6req_id\xa17\xa4type\xaaProxyNotif")); id != "7" || err != nil {
-		t.Errorf("with a member that is not known: %q, %v", id, err)
-	}
+	id, err := lmcache.ParseNotification([]byte(of7))
+	assert.True(t, id == "7" && err == nil, "%q, %v", id, err)
+	assert.Equal(t, string(connector.Notification("7")), of7)
+	id, err = lmcache.ParseNotification([]byte("\x83\xa3new\x01\xa6req_id\xa17\xa4type\xaaProxyNotif"))
+	assert.True(t, id == "7" && err == nil, "with a member that is not known: %q, %v", id, err)
 	for _, bad := range []string{
 		"", "\x80", "\xc0", "hello", of7[:20], "\x82\xa4type\xaaProxyNotif\xa6req_id\xa0", "\x81\xa4type\xaaProxyNotif",
 		"\x82\xa4type\xabCancelNotif\xa6req_id\xa17", "\x82\xa4type\xaaProxyNotif\xa6req_id\x07", "\xdf\xff\xff\xff\xff",
 		"\x82\xa4type\xaaProxyNotif\xa6req_id\xda\x02\x00" + string(bytes.Repeat([]byte("x"), 512)),
 	} {
-		if id, err := lmcache.ParseNotification([]byte(bad)); !errors.Is(err, lmcache.ErrMessage) {
-			t.Errorf("%q: %q, %v", bad, id, err)
-		}
+		id, err := lmcache.ParseNotification([]byte(bad))
+		assert.ErrorIs(t, err, lmcache.ErrMessage, "%q: %q", bad, id)
 	}
 }
 
@@ -79,13 +74,9 @@ func TestInboxCountsRanks(t *testing.T) {
 				}
 				add(rank)
 			}
-			if err := <-over; err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, <-over)
 			b.Add("id", "rank 1") // late, and ignored
-			if early < 8 && b.Len() != 2 {
-				t.Errorf("%d ids are kept", b.Len())
-			}
+			assert.False(t, early < 8 && b.Len() != 2, "%d ids are kept", b.Len())
 		})
 	}
 }
@@ -101,18 +92,13 @@ func TestInbox_Expires(t *testing.T) {
 		for i := range 1 << 17 {
 			b.Add("id "+strconv.Itoa(i), "a")
 		}
-		if n := b.Len(); n > 1<<16+1 {
-			t.Errorf("%d ids are kept", n)
-		}
+		n := b.Len()
+		assert.True(t, n <= 1<<16+1, "%d ids are kept", n)
 		b.Add("wanted", "a")
-		if err := <-over; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-over)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := b.Await(ctx, "other", 1); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, b.Await(ctx, "other", 1), context.Canceled)
 	})
 }
 
@@ -161,12 +147,7 @@ func TestReceiver_LogsFewRefusedPeers(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c) // until the receiver closes it
 		_ = c.Close()
 	}
-	testkit.Eventually(t, 10*time.Second, func() error {
-		if len(hook.AllEntries()) == 0 {
-			return errors.New("nothing is logged")
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, 10*time.Second, func() bool { return len(hook.AllEntries()) != 0 }, "nothing is logged")
 	r.Close()
 	if n := len(hook.AllEntries()); n > 3 { // a line each 10 s
 		t.Errorf("%d lines were logged of 20 peers", n)
@@ -183,9 +164,7 @@ func TestRealLibzmq(t *testing.T) {
 	over := make(chan error, 1)
 	go func() { over <- a.Await(t.Context(), in, "7", 2) }()
 	p := testkit.StartPython(t, python, filepath.Join("testdata", "rank.py"), "tcp://"+r.Addr().String(), "7")
-	if err := <-over; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-over)
 	p.End()
 }
 
@@ -208,13 +187,9 @@ func TestTwoProxiesOnePrefill(t *testing.T) {
 		}
 	}
 	for range 2 * requests {
-		if err := <-over; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-over)
 	}
-	if n := inbox.Len(); n != 0 {
-		t.Errorf("%d ids are left over", n)
-	}
+	assert.Equal(t, inbox.Len(), 0, "ids are left over")
 }
 
 // An agent waits as long as the proxy does: prefill may have a long queue.
@@ -231,9 +206,8 @@ func TestLongPrefill(t *testing.T) {
 		}()
 		time.Sleep(29 * time.Minute)
 		inbox.Add("7", "a rank")
-		if broken := <-over; broken != nil || w.Body.String() != "notified" {
-			t.Errorf("%v %q", broken, w.Body)
-		}
+		broken := <-over
+		assert.True(t, broken == nil && w.Body.String() == "notified", "%v %q", broken, w.Body)
 	})
 }
 
@@ -242,12 +216,8 @@ func TestLostAgent(t *testing.T) {
 	t.Parallel()
 	_, inbox, s, in := bridge(t)
 	a := asker(t)
-	if err := a.CannotReceive(in); err != nil {
-		t.Error(err)
-	}
-	if err := a.Await(t.Context(), in, "", 1); !errors.Is(err, lmcache.ErrLost) {
-		t.Errorf("a bad question: %v", err)
-	}
+	assert.NoError(t, a.CannotReceive(in))
+	assert.ErrorIs(t, a.Await(t.Context(), in, "", 1), lmcache.ErrLost, "a bad question")
 	over := make(chan error, 1)
 	go func() { over <- a.Await(t.Context(), in, "7", 1) }()
 	for inbox.Len() == 0 { // until the agent has received the query
@@ -255,19 +225,11 @@ func TestLostAgent(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := a.Await(ctx, in, "8", 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("canceled: %v", err)
-	}
+	assert.ErrorIs(t, a.Await(ctx, in, "8", 1), context.Canceled, "canceled")
 	s.CloseClientConnections()
-	if err := <-over; !errors.Is(err, lmcache.ErrLost) {
-		t.Errorf("the agent closed the connection: %v", err)
-	}
+	assert.ErrorIs(t, <-over, lmcache.ErrLost, "the agent closed the connection")
 	s.Close()
-	if err := a.Await(t.Context(), in, "7", 1); !errors.Is(err, lmcache.ErrLost) {
-		t.Errorf("no agent: %v", err)
-	}
+	assert.ErrorIs(t, a.Await(t.Context(), in, "7", 1), lmcache.ErrLost, "no agent")
 	in.Record.Ports = nil
-	if err := a.CannotReceive(in); !errors.Is(err, lmcache.ErrNoReceiver) {
-		t.Errorf("no receiver: %v", err)
-	}
+	assert.ErrorIs(t, a.CannotReceive(in), lmcache.ErrNoReceiver, "no receiver")
 }

@@ -3,10 +3,10 @@ package lmcache_test
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
-
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -41,8 +41,6 @@ func TestReceiver_SurvivesInvalidMessages(t *testing.T) {
 	bad.s.Close() // the engine restarts
 	newRank(t, r).notify("2")
 	for _, id := range []string{"1", "2"} {
-		if err := inbox.Await(t.Context(), id, 1); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, inbox.Await(t.Context(), id, 1))
 	}
 }

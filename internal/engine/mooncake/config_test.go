@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/mooncake"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -68,12 +69,9 @@ func TestFormats(t *testing.T) {
 			if tc.labels == nil {
 				tc.labels = map[string]string{}
 			}
-			if d := cmp.Diff(tc.etcd, etcd) + cmp.Diff(tc.labels, c.Labels()); d != "" {
-				t.Error(d)
-			}
-			if c.Host(instance.Prefill) != tc.prefill || c.Host(instance.Decode) != tc.decode {
-				t.Errorf("hosts %q and %q", c.Host(instance.Prefill), c.Host(instance.Decode))
-			}
+			assert.Equal(t, cmp.Diff(tc.etcd, etcd)+cmp.Diff(tc.labels, c.Labels()), "")
+			assert.Equal(t, c.Host(instance.Prefill), tc.prefill)
+			assert.Equal(t, c.Host(instance.Decode), tc.decode)
 		})
 	}
 }
@@ -138,18 +136,16 @@ func TestLoad(t *testing.T) {
 		return path
 	}
 	good := write("mooncake.json", `{"metadata_server":"a:2379"}`)
-	if c, err := mooncake.Load(good); err != nil || c.MetadataServer != "a:2379" {
-		t.Errorf("%+v, %v", c, err)
-	}
+	c, err := mooncake.Load(good)
+	assert.True(t, err == nil && c.MetadataServer == "a:2379", "%+v, %v", c, err)
 	for name, tc := range map[string]struct{ path, says string }{
 		"missing":   {filepath.Join(dir, "no.json"), "no such file"},
 		"directory": {dir, "is not a file"},
 		"large":     {write("large", strings.Repeat(" ", 2<<20)), "more than"},
 		"broken":    {write("broken", "{"), "broken: unusable mooncake.json"},
 	} {
-		if _, err := mooncake.Load(tc.path); !errors.Is(err, mooncake.ErrFile) || !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err = mooncake.Load(tc.path)
+		assert.True(t, errors.Is(err, mooncake.ErrFile) && strings.Contains(err.Error(), tc.says), "%s: %v", name, err)
 	}
 }
 
@@ -168,17 +164,13 @@ func FuzzParse(f *testing.F) {
 		c, err := mooncake.Parse(raw)
 		if err != nil {
 			shows(t, raw, err.Error())
-			if !errors.Is(err, mooncake.ErrFile) {
-				t.Fatalf("%q: %v", raw, err)
-			}
+			require.ErrorIs(t, err, mooncake.ErrFile, raw)
 			return
 		}
 		members, err := c.Etcd()
 		switch {
 		case err != nil:
-			if !errors.Is(err, mooncake.ErrNotEtcd) || len(members) > 0 {
-				t.Fatalf("%q: %q, %v", raw, members, err)
-			}
+			require.True(t, errors.Is(err, mooncake.ErrNotEtcd) && len(members) == 0, "%q: %q, %v", raw, members, err)
 			shows(t, raw, err.Error())
 		case len(members) == 0 || c.Backend != "etcd":
 			t.Fatalf("%q names no member and is no error; backend %q", raw, c.Backend)
@@ -202,10 +194,7 @@ func FuzzParse(f *testing.F) {
 // shows fails unless text is printable and contains no password.
 func shows(t *testing.T, raw []byte, text string) {
 	t.Helper()
-	if text == "" || instance.Printable(text, 0) != text {
-		t.Fatalf("%q: %q is not fit to print", raw, text)
-	}
-	if strings.Contains(text, "hunter2") && strings.Contains(string(raw), "u:hunter2@") {
-		t.Fatalf("%q: %q shows a password", raw, text)
-	}
+	require.True(t, text != "" && instance.Printable(text, 0) == text, "%q: %q is not fit to print", raw, text)
+	require.False(t, strings.Contains(text, "hunter2") && strings.Contains(string(raw), "u:hunter2@"),
+		"%q: %q shows a password", raw, text)
 }

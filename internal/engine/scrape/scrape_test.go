@@ -9,10 +9,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/scrape"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // engines answers with the number of waiting requests of each engine.
@@ -106,6 +108,14 @@ func fleet(n int) *instance.Snapshot {
 	return instance.NewSnapshot(1, all)
 }
 
+// follow reads the members every ten seconds until stop is called.
+func (e *engines) follow(t *testing.T, members func() *instance.Snapshot) (stop func()) {
+	return background.Start(t.Context(), scrape.New(scrape.Options{
+		Members: members, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight,
+		Interval: 10 * time.Second,
+	}).Run)
+}
+
 // Every engine is read once per interval, spread over it and with few concurrent reads.
 // Its last report is dropped once it has been silent for some intervals, or has left.
 func TestScrape(t *testing.T) {
@@ -114,30 +124,22 @@ func TestScrape(t *testing.T) {
 		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, takes: time.Microsecond}
 		var mu sync.Mutex
 		members := fleet(64)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot {
-				mu.Lock()
-				defer mu.Unlock()
-				return members
-			}, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
-		}()
+		stop := e.follow(t, func() *instance.Snapshot {
+			mu.Lock()
+			defer mu.Unlock()
+			return members
+		})
 		time.Sleep(10*time.Second - time.Microsecond)
 		synctest.Wait()
 		e.mu.Lock()
 		for _, in := range members.All() {
-			if e.asked[in.Address] != 1 {
-				t.Errorf("%s was asked %d times in one interval", in.Address, e.asked[in.Address])
-			}
-			if e.checked[in.Address] != 1 {
-				t.Errorf("%s was checked %d times in one interval", in.Address, e.checked[in.Address])
-			}
+			assert.True(t, e.asked[in.Address] == 1,
+				"%s was asked %d times in one interval", in.Address, e.asked[in.Address])
+			assert.True(t, e.checked[in.Address] == 1,
+				"%s was checked %d times in one interval", in.Address, e.checked[in.Address])
 		}
-		if d := e.latest.Sub(e.earliest); d < 8*time.Second {
-			t.Errorf("all within %s of the interval", d)
-		}
+		d := e.latest.Sub(e.earliest)
+		assert.True(t, d >= 8*time.Second, "all within %s of the interval", d)
 		one := members.All()[0].Key
 		got := e.known[one]
 		if want := (policy.Rank{Capacity: 2400, Usage: 0.75, Running: 4, Waiting: 6, Starved: 1, Deferred: 6, Fetching: 2}); got == nil || got.All != want || len(got.Ranks) != 2 || got.Ranks[1].Rank != 1 || got.Ranks[1].Capacity != 800 {
@@ -153,15 +155,9 @@ func TestScrape(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		e.mu.Lock()
-		if e.known[one] != nil {
-			t.Error("what a silent engine said a minute ago is believed")
-		}
-		if e.observed[one] != nil {
-			t.Error("the core of a silent engine counts as observable")
-		}
-		if e.most > 8 {
-			t.Errorf("%d questions at once", e.most)
-		}
+		assert.True(t, e.known[one] == nil, "what a silent engine said a minute ago is believed")
+		assert.True(t, e.observed[one] == nil, "the core of a silent engine counts as observable")
+		assert.True(t, e.most <= 8, "%d questions at once", e.most)
 		clear(e.silent)
 		e.mu.Unlock()
 		time.Sleep(20 * time.Second)
@@ -172,13 +168,10 @@ func TestScrape(t *testing.T) {
 		synctest.Wait()
 		e.mu.Lock()
 		for k, is := range e.known {
-			if is != nil {
-				t.Errorf("%s has left, and is believed", k)
-			}
+			assert.True(t, is == nil, "%s has left, and is believed", k)
 		}
 		e.mu.Unlock()
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -190,12 +183,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		members := fleet(1)
 		one := members.All()[0]
 		one.Record.DPSize = 2
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
-		}()
+		stop := e.follow(t, func() *instance.Snapshot { return members })
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		e.mu.Lock()
@@ -204,8 +192,7 @@ func TestScrapeSecondServerOfAGroup(t *testing.T) {
 		if got.Rank(0) == nil || got.Rank(0).All.Running != 1 || got.Rank(0).StartedAt.Unix() != 1 || got.Rank(1) == nil || got.Rank(1).All.Running != 3 {
 			t.Errorf("known of it: %+v", got)
 		}
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -216,12 +203,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, full: map[string]bool{"10.0.0.0:1": true, "10.0.1.0:1": true}}
 		prefill := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.1.0:1"}, Verified: true, Record: instance.Record{State: instance.Ready}}
 		members := instance.NewSnapshot(1, append(fleet(20).All(), prefill))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second}).Run(ctx)
-		}()
+		stop := e.follow(t, func() *instance.Snapshot { return members })
 		// within returns the number of reads of some engines in ten seconds, except the first of each.
 		within := func(addresses ...string) (n int) {
 			e.mu.Lock()
@@ -237,23 +219,19 @@ func TestScrape_FullEngine(t *testing.T) {
 			return n
 		}
 		time.Sleep(10 * time.Second)
-		if n := within("10.0.0.0:1"); n < 9 || n > 11 {
-			t.Errorf("a full engine was read %d more times", n)
-		}
+		n := within("10.0.0.0:1")
+		assert.True(t, n >= 9 && n <= 11, "a full engine was read %d more times", n)
 		e.mu.Lock()
 		e.fetched = map[string]bool{"10.0.0.2:1": true}
 		e.sent = map[string]float64{"10.0.0.1:1": 13, "10.0.0.3:1": 14} // 10 are reported
 		e.mu.Unlock()
 		time.Sleep(10 * time.Second)
-		if n := within("10.0.0.2:1"); n < 9 || n > 11 {
-			t.Errorf("an engine in which requests wait for a place was read %d more times", n)
-		}
-		if n := within("10.0.0.3:1"); n < 9 || n > 11 {
-			t.Errorf("an engine with more requests than reported was read %d more times", n)
-		}
-		if n := within("10.0.0.1:1", "10.0.1.0:1"); n != 0 {
-			t.Errorf("an engine without a queue and one of prefill were read %d more times", n)
-		}
+		n = within("10.0.0.2:1")
+		assert.True(t, n >= 9 && n <= 11, "an engine in which requests wait for a place was read %d more times", n)
+		n = within("10.0.0.3:1")
+		assert.True(t, n >= 9 && n <= 11, "an engine with more requests than reported was read %d more times", n)
+		n = within("10.0.0.1:1", "10.0.1.0:1")
+		assert.True(t, n == 0, "an engine without a queue and one of prefill were read %d more times", n)
 		e.mu.Lock()
 		var all []string
 		for i := range 20 {
@@ -262,25 +240,20 @@ func TestScrape_FullEngine(t *testing.T) {
 		}
 		e.mu.Unlock()
 		time.Sleep(10 * time.Second)
-		if n := within(all...); n < 70 || n > 90 {
-			t.Errorf("20 full engines were read %d more times", n)
-		}
+		n = within(all...)
+		assert.True(t, n >= 70 && n <= 90, "20 full engines were read %d more times", n)
 		e.mu.Lock()
 		for _, a := range all {
-			if e.asked[a] < 3 {
-				t.Errorf("%s was read %d times", a, e.asked[a])
-			}
+			assert.True(t, e.asked[a] >= 3, "%s was read %d times", a, e.asked[a])
 		}
 		clear(e.full)
 		clear(e.fetched)
 		clear(e.sent)
 		e.mu.Unlock()
 		time.Sleep(10 * time.Second)
-		if n := within(all...); n != 0 {
-			t.Errorf("engines whose queues are empty again were read %d more times", n)
-		}
-		cancel()
-		<-done
+		n = within(all...)
+		assert.True(t, n == 0, "engines whose queues are empty again were read %d more times", n)
+		stop()
 	})
 }
 
@@ -293,15 +266,9 @@ func run(t *testing.T, e *engines, interval time.Duration, list []*instance.Inst
 			Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check,
 			InFlight: e.inFlight, Interval: interval,
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			s.Run(ctx)
-		}()
+		stop := background.Start(t.Context(), s.Run)
 		f(s)
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -329,9 +296,8 @@ func TestScrape_BothRoles(t *testing.T) {
 			synctest.Wait()
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			if n := e.asked[decode.Address]; n != 1 {
-				t.Errorf("kept in role %q: read %d times in one interval", only, n)
-			}
+			n := e.asked[decode.Address]
+			assert.True(t, n == 1, "kept in role %q: read %d times in one interval", only, n)
 		})
 	}
 }
@@ -349,17 +315,14 @@ func TestScrape_ReadInOtherRole(t *testing.T) {
 		synctest.Wait()
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.known[prefill.Key] == nil || e.observed[prefill.Key] == nil {
-			t.Error("the last reading was discarded")
-		}
+		assert.True(t, e.known[prefill.Key] != nil && e.observed[prefill.Key] != nil, "the last reading was discarded")
 		e.silent[decode.Address] = true
 		e.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		e.mu.Lock()
-		if e.known[decode.Key] != nil || e.observed[decode.Key] != nil {
-			t.Error("what a silent engine reported a minute ago is used")
-		}
+		assert.True(t, e.known[decode.Key] == nil && e.observed[decode.Key] == nil,
+			"what a silent engine reported a minute ago is used")
 	})
 }
 
@@ -385,9 +348,7 @@ func TestScrape_Drained(t *testing.T) {
 		synctest.Wait()
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.observed[list[0].Key] != nil {
-			t.Error("read although its last request has ended")
-		}
+		assert.True(t, e.observed[list[0].Key] == nil, "read although its last request has ended")
 	})
 }
 
@@ -396,7 +357,6 @@ func TestScraper_ReadWithoutInterval(t *testing.T) {
 	t.Parallel()
 	e, one := newEngines(), fleet(1).All()[0]
 	scrape.New(scrape.Options{Reader: e, Sink: e.sink, Observe: e.observe}).Read(t.Context(), one)
-	if e.asked[one.Address] != 0 || e.known[one.Key] != nil || e.observed[one.Key] != nil {
-		t.Errorf("read %d times; its load is %+v", e.asked[one.Address], e.known[one.Key])
-	}
+	assert.True(t, e.asked[one.Address] == 0 && e.known[one.Key] == nil && e.observed[one.Key] == nil,
+		"read %d times; its load is %+v", e.asked[one.Address], e.known[one.Key])
 }

@@ -14,10 +14,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -68,9 +67,8 @@ func TestFactsOfNIXL(t *testing.T) {
 		"/metrics":   says(200, "vllm:nixl_num_failed_transfers_total{engine=\"0\"} 0\n"),
 	})
 	got, err := New("").Facts(t.Context(), base)
-	if err != nil || got.Transfer != instance.TransferNIXL {
-		t.Errorf("%+v, %v", got, err)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, got.Transfer, instance.TransferNIXL)
 }
 
 func TestFacts(t *testing.T) {
@@ -96,12 +94,8 @@ func TestFacts(t *testing.T) {
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: strings.TrimPrefix(base, "http://")}}
 	got, err := c.Probe(t.Context(), in)
 	require.NoError(t, err)
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-	if d := cmp.Diff([]string{"Bearer sk-1"}, keys); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, got)
+	assert.NoDiff(t, []string{"Bearer sk-1"}, keys)
 }
 
 func TestFactsWithModelsOnly(t *testing.T) {
@@ -111,9 +105,7 @@ func TestFactsWithModelsOnly(t *testing.T) {
 	})
 	got, err := (&Client{}).Facts(t.Context(), base+"/")
 	require.NoError(t, err)
-	if d := cmp.Diff(instance.Facts{Models: []string{"m"}, Roots: []string{""}}, got); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, instance.Facts{Models: []string{"m"}, Roots: []string{""}}, got)
 }
 
 func TestStats(t *testing.T) {
@@ -125,12 +117,8 @@ func TestStats(t *testing.T) {
 		Running: 3, Waiting: 4, Finished: 13, Complete: true, Ranks: 2,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
-	if got.Idle() {
-		t.Error("busy engine called idle")
-	}
+	assert.NoDiff(t, want, got)
+	assert.False(t, got.Idle(), "busy engine called idle")
 }
 
 func TestParseStats(t *testing.T) {
@@ -160,20 +148,14 @@ func TestParseStats(t *testing.T) {
 			p, err := parsePage(strings.NewReader(tc.text), maxMetricsBytes)
 			require.NoError(t, err)
 			got := p.stats()
-			if d := cmp.Diff(tc.want, got); d != "" {
-				t.Error(d)
-			}
-			if got.Idle() != tc.idle {
-				t.Errorf("Idle() = %v", got.Idle())
-			}
+			assert.NoDiff(t, tc.want, got)
+			assert.Equal(t, got.Idle(), tc.idle)
 		})
 	}
-	if _, err := parsePage(strings.NewReader(strings.Repeat("a 1\n", 100)), 100); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("over the limit: %v", err)
-	}
-	if _, err := parsePage(strings.NewReader("a 1\n"), 4); err != nil {
-		t.Errorf("at the limit: %v", err)
-	}
+	_, err := parsePage(strings.NewReader(strings.Repeat("a 1\n", 100)), 100)
+	assert.ErrorIs(t, err, ErrTooLarge, "over the limit")
+	_, err = parsePage(strings.NewReader("a 1\n"), 4)
+	assert.NoError(t, err, "at the limit")
 }
 
 func TestErrors(t *testing.T) {
@@ -253,21 +235,12 @@ func TestErrors(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			err := tc.call(tc.base)
-			if err == nil {
-				t.Fatal("no error")
-			}
-			if tc.is != nil && !errors.Is(err, tc.is) {
-				t.Errorf("%v is not %v", err, tc.is)
-			}
-			if tc.is != ErrNotSent && errors.Is(err, ErrNotSent) {
-				t.Errorf("%v: it was asked", err)
-			}
-			if !strings.Contains(err.Error(), tc.text) {
-				t.Errorf("%q lacks %q", err, tc.text)
-			}
-			if strings.Contains(err.Error(), "secret") || strings.ContainsAny(err.Error(), "\x1b\n") {
-				t.Errorf("unsafe text: %q", err)
-			}
+			require.Error(t, err, "no error")
+			assert.False(t, tc.is != nil && !errors.Is(err, tc.is), "%v is not %v", err, tc.is)
+			assert.False(t, tc.is != ErrNotSent && errors.Is(err, ErrNotSent), "%v: it was asked", err)
+			assert.True(t, strings.Contains(err.Error(), tc.text), "%q lacks %q", err, tc.text)
+			assert.NotContains(t, err.Error(), "secret")
+			assert.False(t, strings.ContainsAny(err.Error(), "\x1b\n"), "unsafe text")
 		})
 	}
 }
@@ -285,17 +258,12 @@ func TestDeadline(t *testing.T) {
 	})
 	defer close(release)
 	c := &Client{Timeout: 50 * time.Millisecond}
-	if err := c.Health(t.Context(), base); !errors.Is(err, ErrTimeout) {
-		t.Errorf("no headers: %v", err)
-	}
-	if _, err := c.Version(t.Context(), base); !errors.Is(err, ErrTimeout) {
-		t.Errorf("body stalls: %v", err)
-	}
+	assert.ErrorIs(t, c.Health(t.Context(), base), ErrTimeout, "no headers")
+	_, err := c.Version(t.Context(), base)
+	assert.ErrorIs(t, err, ErrTimeout, "body stalls")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := c.Health(ctx, base); !errors.Is(err, context.Canceled) {
-		t.Errorf("caller gave up: %v", err)
-	}
+	assert.ErrorIs(t, c.Health(ctx, base), context.Canceled, "caller gave up")
 }
 
 // slowly responds to every request after a delay, unless the request is canceled.
@@ -347,12 +315,8 @@ func TestHealth_CallerDeadline(t *testing.T) {
 				}
 				defer cancel()
 				err := c.Health(ctx, "http://gpu-7:8100")
-				if !errors.Is(err, tc.want) {
-					t.Fatalf("got %v, want %v", err, tc.want)
-				}
-				if err != nil && !strings.Contains(err.Error(), tc.text) {
-					t.Errorf("%q lacks %q", err, tc.text)
-				}
+				require.ErrorIs(t, err, tc.want)
+				assert.False(t, err != nil && !strings.Contains(err.Error(), tc.text), "%q lacks %q", err, tc.text)
 			})
 		})
 	}
@@ -368,9 +332,8 @@ func TestRedirects_CallerPolicyIgnored(t *testing.T) {
 	c := &Client{HTTP: &http.Client{Transport: SecureTransport(nil)}, APIKey: "k"}
 	_, err := c.Models(t.Context(), base)
 	var status *StatusError
-	if !errors.As(err, &status) || status.Code != http.StatusFound || reached {
-		t.Errorf("err %v, other server reached: %v", err, reached)
-	}
+	assert.True(t, errors.As(err, &status) && status.Code == http.StatusFound && !reached,
+		"err %v, other server reached: %v", err, reached)
 }
 
 // closedPort returns an address on which no process listens. Its listener stays bound

@@ -3,7 +3,6 @@ package vllm
 import (
 	"math"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,8 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestLoad(t *testing.T) {
@@ -55,9 +56,8 @@ process_start_time_seconds 1.7e9
 	} {
 		base := metricsOf(t, tc.text)
 		got, err := New("").Load(t.Context(), base)
-		if err != nil || !slices.Equal(got, tc.want) {
-			t.Errorf("%s: %+v, %v; want %+v", tc.name, got, err, tc.want)
-		}
+		require.NoError(t, err, tc.name)
+		assert.EqualSlices(t, got, tc.want, tc.name)
 	}
 }
 
@@ -69,9 +69,8 @@ func TestLoadIsBounded(t *testing.T) {
 		many.WriteString("vllm:num_requests_waiting{engine=\"" + string(rune('0'+i%10)) + string(rune('0'+i/10%10)) + string(rune('0'+i/100)) + "\"} 1\n")
 	}
 	p, err := parsePage(strings.NewReader(many.String()), 1<<20)
-	if got := len(p.load()); err != nil || got != instance.MaxRanks {
-		t.Errorf("%d ranks, %v; want %d", got, err, instance.MaxRanks)
-	}
+	got := len(p.load())
+	assert.True(t, err == nil && got == instance.MaxRanks, "%d ranks, %v; want %d", got, err, instance.MaxRanks)
 }
 
 // FuzzMetrics compares the parsed /metrics with Prometheus' parser, for every text that the latter accepts.
@@ -92,9 +91,7 @@ func FuzzMetrics(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := parsePage(strings.NewReader(text), maxMetricsBytes)
-		if err != nil {
-			t.Fatalf("%q: %v", text, err)
-		}
+		require.NoError(t, err, text)
 		ranks, got := p.load(), p.stats()
 		for i, r := range ranks {
 			if i > 0 && ranks[i-1].Rank >= r.Rank || r.Rank < 0 || r.Usage < 0 || r.Usage > 1 || r.Blocks < 0 || r.Block < 0 {
@@ -121,12 +118,9 @@ func FuzzMetrics(f *testing.F) {
 			if !ok {
 				return
 			}
-			if !same(c.got, want) {
-				t.Errorf("%q: %s is %v, want %v", text, c.name, c.got, want)
-			}
-			if n == 0 && got.Complete && c.name != "vllm:request_success_total" {
-				t.Errorf("%q: complete without %s", text, c.name)
-			}
+			assert.True(t, same(c.got, want), "%q: %s is %v, want %v", text, c.name, c.got, want)
+			assert.False(t, n == 0 && got.Complete && c.name != "vllm:request_success_total",
+				"%q: complete without %s", text, c.name)
 		}
 		usage, n, ok := sum(families["vllm:kv_cache_usage_perc"])
 		if n == 0 {
@@ -136,9 +130,8 @@ func FuzzMetrics(f *testing.F) {
 		for _, r := range ranks {
 			all += r.Usage
 		}
-		if ok && n == len(ranks) && usage <= 1 && !same(all, usage) {
-			t.Errorf("%q: usage %v, want %v of %d", text, all, usage, n)
-		}
+		assert.False(t, ok && n == len(ranks) && usage <= 1 && !same(all, usage),
+			"%q: usage %v, want %v of %d", text, all, usage, n)
 	})
 }
 

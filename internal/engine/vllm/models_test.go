@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // lists returns a handler that answers with n adapters, in vLLM's format.
@@ -32,9 +34,8 @@ func TestModels_LongLists(t *testing.T) {
 		}
 	}
 	f, err := c.Models(t.Context(), engine(t, map[string]http.HandlerFunc{"/v1/models": lists(100000)}))
-	if err != nil || !f.ModelsTruncated || len(f.Models) < 30000 || f.Models[0] != "base" {
-		t.Errorf("100000 adapters: %d models, truncated %v, %v", len(f.Models), f.ModelsTruncated, err)
-	}
+	assert.True(t, err == nil && f.ModelsTruncated && len(f.Models) >= 30000 && f.Models[0] == "base",
+		"100000 adapters: %d models, truncated %v, %v", len(f.Models), f.ModelsTruncated, err)
 	for body, want := range map[string]error{
 		`{"data":[{"id":"a"},{"id":"b"},{"id":"a"}]}`: nil,
 		`{"data":{"id":"a"}}`:                         ErrNotVLLM,
@@ -46,8 +47,7 @@ func TestModels_LongLists(t *testing.T) {
 		`{"object":"list"}`:                           ErrNoModels,
 	} {
 		f, err := c.Models(t.Context(), engine(t, map[string]http.HandlerFunc{"/v1/models": says(200, body)}))
-		if !errors.Is(err, want) || want == nil && strings.Join(f.Models, " ") != "a b" {
-			t.Errorf("%s: %q, %v", body, f.Models, err)
-		}
+		assert.True(t, errors.Is(err, want) && (want != nil || strings.Join(f.Models, " ") == "a b"),
+			"%s: %q, %v", body, f.Models, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -90,9 +91,7 @@ func TestCommand(t *testing.T) {
 			t.Parallel()
 			got, err := vllmargs.ParseCommand(tc.argv)
 			require.NoError(t, err)
-			if d := cmp.Diff(tc.want, got, cmpopts.IgnoreUnexported(vllmargs.Transfer{})); d != "" {
-				t.Error(d)
-			}
+			assert.NoDiff(t, tc.want, got, cmpopts.IgnoreUnexported(vllmargs.Transfer{}))
 		})
 	}
 }
@@ -135,9 +134,7 @@ func TestFields(t *testing.T) {
 			require.NoError(t, err)
 			want, err := vllmargs.ParseCommand([]string{"vllm", "serve", "M", tc.option, tc.equals})
 			require.NoError(t, err)
-			if d := cmp.Diff(want, got, cmp.AllowUnexported(vllmargs.Transfer{})); d != "" {
-				t.Error(d)
-			}
+			assert.NoDiff(t, want, got, cmp.AllowUnexported(vllmargs.Transfer{}))
 		})
 	}
 }
@@ -162,12 +159,8 @@ func TestBadCommands(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := vllmargs.ParseCommand(tc.argv)
-			if err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("%+v, %v", got, err)
-			}
-			if !errors.Is(err, vllmargs.ErrCommand) && !errors.Is(err, vllmargs.ErrTransfer) {
-				t.Errorf("%v", err)
-			}
+			assert.True(t, err != nil && strings.Contains(err.Error(), tc.says), "%+v, %v", got, err)
+			assert.False(t, !errors.Is(err, vllmargs.ErrCommand) && !errors.Is(err, vllmargs.ErrTransfer), "%v", err)
 		})
 	}
 }
@@ -179,7 +172,5 @@ func TestMasked(t *testing.T) {
 		"--api_key=topsecret", "--max-num-batched-tokens", "8192", "a\x1bb",
 	}), " ")
 	want := `env HF_TOKEN=******** VLLM_API_KEY=******** vllm serve M --api-key ******** ******** --port 1 --api_key=******** --max-num-batched-tokens 8192 a\u001bb`
-	if got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
-	}
+	assert.Equal(t, got, want)
 }

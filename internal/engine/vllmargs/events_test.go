@@ -9,6 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // seed is the configuration in vLLM's example of KV events.
@@ -36,9 +38,8 @@ func TestParseCommand_KVEvents(t *testing.T) {
 		},
 	} {
 		c, err := vllmargs.ParseCommand(append([]string{"vllm", "serve", "M"}, tc.args...))
-		if err != nil || c.Events != tc.want {
-			t.Errorf("%s: %+v, %v", tc.name, c.Events, err)
-		}
+		require.NoError(t, err, tc.name)
+		assert.Equal(t, c.Events, tc.want, tc.name)
 	}
 	for _, bad := range []string{"", "true", "{", `{"endpoint":5}`} {
 		if _, err := vllmargs.ParseCommand([]string{"vllm", "serve", "M", "--kv-events-config=" + bad}); err == nil || !strings.Contains(err.Error(), "--kv-events-config of the command") {
@@ -71,9 +72,8 @@ func TestEventSources(t *testing.T) {
 		{"the system's port", vllmargs.Events{Publishes: true, Endpoint: "tcp://*:0"}, one, nil},
 		{"no network", vllmargs.Events{Publishes: true, Endpoint: "ipc:///tmp/e"}, one, nil},
 	} {
-		if d := cmp.Diff(tc.want, tc.e.Sources("10.0.0.7", tc.r)); d != "" {
-			t.Errorf("%s: %s", tc.name, d)
-		}
+		d := cmp.Diff(tc.want, tc.e.Sources("10.0.0.7", tc.r))
+		assert.True(t, d == "", "%s: %s", tc.name, d)
 	}
 }
 
@@ -92,18 +92,11 @@ func TestEventsSetIn(t *testing.T) {
 		argv := append([]string{"vllm", "serve", "M"}, args...)
 		was := slices.Clone(argv)
 		set, err := e.SetIn(argv)
-		if err != nil {
-			t.Fatalf("%q: %v", args, err)
-		}
+		require.NoError(t, err, args)
 		c, err := vllmargs.ParseCommand(set)
-		if err != nil || c.Events != e || c.Port != 1 || c.Model != "M" {
-			t.Errorf("%q: %+v, %v", set, c, err)
-		}
-		if d := cmp.Diff(was, argv); d != "" {
-			t.Errorf("the given one has changed: %s", d)
-		}
+		assert.True(t, err == nil && c.Events == e && c.Port == 1 && c.Model == "M", "%q: %+v, %v", set, c, err)
+		assert.NoDiff(t, was, argv)
 	}
-	if _, err := e.SetIn([]string{"vllm", "serve", "M"}); err == nil {
-		t.Error("no error without the flag")
-	}
+	_, err := e.SetIn([]string{"vllm", "serve", "M"})
+	assert.Error(t, err, "no error without the flag")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // FuzzParseTransfer: the parsed --kv-transfer-config equals its
@@ -25,9 +26,8 @@ func FuzzParseTransfer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := vllmargs.ParseTransfer(text)
 		if err != nil {
-			if !errors.Is(err, vllmargs.ErrTransfer) || instance.Printable(err.Error(), 0) != err.Error() {
-				t.Fatalf("%q: %q", text, err)
-			}
+			require.ErrorIs(t, err, vllmargs.ErrTransfer, text)
+			require.Equal(t, instance.Printable(err.Error(), 0), err.Error(), text)
 			return
 		}
 		var said struct {
@@ -37,9 +37,7 @@ func FuzzParseTransfer(f *testing.F) {
 				Connectors []any `json:"connectors"`
 			} `json:"kv_connector_extra_config"`
 		}
-		if err := json.Unmarshal([]byte(text), &said); err != nil {
-			t.Fatalf("%q is taken, encoding/json says %v", text, err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(text), &said), "%q is taken, encoding/json says", text)
 		is := func(got string, want *string) bool {
 			return want == nil && got == "" || want != nil && got == strings.TrimSpace(*want)
 		}
@@ -47,9 +45,8 @@ func FuzzParseTransfer(f *testing.F) {
 			t.Fatalf("%q is read as %+v", text, got)
 		}
 		role, ok := got.Role()
-		if want := map[string]instance.Role{"kv_producer": instance.Prefill, "kv_consumer": instance.Decode}[got.KVRole]; role != want || ok != (want != "") {
-			t.Fatalf("%q: role %q, %v", text, role, ok)
-		}
+		want := map[string]instance.Role{"kv_producer": instance.Prefill, "kv_consumer": instance.Decode}[got.KVRole]
+		require.True(t, role == want && ok == (want != ""), "%q: role %q, %v", text, role, ok)
 		dialect, err := got.Dialect()
 		switch {
 		case err != nil:
@@ -59,9 +56,8 @@ func FuzzParseTransfer(f *testing.F) {
 		case dialect != "" && !slices.Contains(connector.Names(), dialect), dialect == "" && got.Connector != "":
 			t.Fatalf("%q: the proxy has no dialect %q", text, dialect)
 		}
-		if (got.Connector == "") != (got.Describe() == "") && len(got.Connectors) == 0 {
-			t.Fatalf("%q is described as %q", text, got.Describe())
-		}
+		require.False(t, (got.Connector == "") != (got.Describe() == "") && len(got.Connectors) == 0,
+			"%q is described as %q", text, got.Describe())
 	})
 }
 
@@ -88,9 +84,8 @@ func FuzzCommand(f *testing.F) {
 			t.Fatalf("%q is read as %+v", argv, c)
 		}
 		masked := vllmargs.Masked(argv)
-		if !slices.Equal(argv, sent) || len(masked) != len(argv) {
-			t.Fatalf("%q became %q", sent, argv)
-		}
+		require.EqualSlices(t, argv, sent)
+		require.Equal(t, len(masked), len(argv))
 		for i, a := range argv {
 			flag, value, joined := strings.Cut(a, "=")
 			var secret string
@@ -107,9 +102,8 @@ func FuzzCommand(f *testing.F) {
 			if !joined {
 				at++
 			}
-			if strings.Contains(strings.TrimPrefix(masked[at], flag+"="), instance.Printable(secret, 0)) {
-				t.Fatalf("%q is shown as %q", argv, masked)
-			}
+			require.False(t, strings.Contains(strings.TrimPrefix(masked[at], flag+"="), instance.Printable(secret, 0)),
+				"%q is shown as %q", argv, masked)
 		}
 	})
 }

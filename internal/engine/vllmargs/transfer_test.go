@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -68,9 +69,8 @@ func TestTransfer(t *testing.T) {
 			if err != nil || dialect != tc.dialect || role != tc.role || ok != (tc.role != "") || got.Describe() != tc.describe {
 				t.Errorf("%q %v, role %q %v, %s", dialect, err, role, ok, got.Describe())
 			}
-			if dialect != "" && !slices.Contains(connector.Names(), dialect) {
-				t.Errorf("the proxy has no dialect %q", dialect)
-			}
+			assert.False(t, dialect != "" && !slices.Contains(connector.Names(), dialect),
+				"the proxy has no dialect %q", dialect)
 		})
 	}
 }
@@ -98,16 +98,13 @@ func TestLeaseAndTier(t *testing.T) {
 		{multi(lease("60")), 60, 0}, {p2pTier("OffloadingConnector"), 90, 5720}, {multi(p2pTier("OffloadingConnector")), 90, 5720},
 	} {
 		got, err := vllmargs.ParseTransfer(tc.text)
-		if err != nil {
-			t.Fatalf("%s: %v", tc.text, err)
-		}
+		require.NoError(t, err, tc.text)
 		port := 0
 		if tier := got.Offloading(); tier != nil {
 			port = tier.Port
 		}
-		if got.LeaseSeconds() != tc.lease || port != tc.port {
-			t.Errorf("%s: %d s, port %d", tc.text, got.LeaseSeconds(), port)
-		}
+		assert.Equal(t, got.LeaseSeconds(), tc.lease)
+		assert.Equal(t, port, tc.port)
 	}
 }
 
@@ -156,9 +153,7 @@ func TestMooncake(t *testing.T) {
 		got, err := vllmargs.ParseTransfer(tc.text)
 		require.NoError(t, err)
 		m := got.Mooncake()
-		if (m != nil) != tc.is || m != nil && m.Bootstrap != tc.bootstrap {
-			t.Errorf("%s: %+v", tc.text, m)
-		}
+		assert.True(t, (m != nil) == tc.is && (m == nil || m.Bootstrap == tc.bootstrap), "%s: %+v", tc.text, m)
 	}
 }
 
@@ -184,9 +179,8 @@ func TestBadTransfers(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := vllmargs.ParseTransfer(tc.text)
-			if !errors.Is(err, vllmargs.ErrTransfer) || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("%+v, %v", got, err)
-			}
+			assert.True(t, errors.Is(err, vllmargs.ErrTransfer) && strings.Contains(err.Error(), tc.says),
+				"%+v, %v", got, err)
 		})
 	}
 }
@@ -195,9 +189,8 @@ func TestEnvRole(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]instance.Role{"producer": instance.Prefill, "consumer": instance.Decode, "both": "", "kv_producer": instance.Prefill, " Consumer ": instance.Decode} {
 		kv, err := vllmargs.ParseEnvRole(value)
-		if role, _ := vllmargs.RoleOf(kv); err != nil || role != want {
-			t.Errorf("%q: %q, %v", value, role, err)
-		}
+		role, _ := vllmargs.RoleOf(kv)
+		assert.True(t, err == nil && role == want, "%q: %q, %v", value, role, err)
 	}
 	for _, value := range []string{"prefill", "", "kv_", "producer,consumer"} {
 		if kv, err := vllmargs.ParseEnvRole(value); err == nil || !strings.Contains(err.Error(), "producer, consumer and both") {

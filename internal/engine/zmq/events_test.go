@@ -3,7 +3,6 @@ package zmq_test
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -50,14 +50,11 @@ func TestSubscribe(t *testing.T) {
 		require.NoError(t, c.Subscribe("kv"))
 		for i := range count {
 			m, err := c.Receive()
-			if err != nil || !same(m, message(i)) {
-				t.Fatalf("message %d: %d frames, %v", i, len(m), err)
-			}
+			require.True(t, err == nil && same(m, message(i)), "message %d: %d frames, %v", i, len(m), err)
 		}
 		pub.End()
-		if m, err := c.Receive(); err == nil {
-			t.Errorf("after the publisher's end: %q", m)
-		}
+		m, err := c.Receive()
+		assert.Error(t, err, "after the publisher's end: %q", m)
 	})
 	t.Run("bound", func(t *testing.T) {
 		t.Parallel()
@@ -77,16 +74,10 @@ func TestSubscribe(t *testing.T) {
 		pub, err := zmqpeer.PublishTo("tcp://"+sub.Addr().String(), count)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
-		testkit.Eventually(t, 20*time.Second, func() error {
-			if pub.Subscribers() != 1 {
-				return errors.New("no subscriber")
-			}
-			return nil
-		})
+		testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 1, "no subscriber")
 		pub.Send(message(1)...)
-		if m := <-received; !same(m, message(1)) {
-			t.Errorf("%q", m)
-		}
+		m := <-received
+		assert.True(t, same(m, message(1)), "%q", m)
 	})
 }
 
@@ -102,20 +93,13 @@ func TestPublish(t *testing.T) {
 	script := testkit.StartPython(t, python, events, "SUB", endpoint, strconv.Itoa(count))
 	ours := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
 	require.NoError(t, ours.Subscribe(""))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if n := pub.Subscribers(); n != 2 {
-			return fmt.Errorf("%d subscribers", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 2)
 	for i := range count {
 		pub.Send([]byte("other"), number(0), nil)
 		pub.Send(message(i)...)
 	}
 	for i := range count {
-		if got, want := script.Line(), fmt.Sprintf("4 8 %d", i*1000+1); got != want {
-			t.Fatalf("libzmq got %q, want %q", got, want)
-		}
+		require.Equal(t, script.Line(), fmt.Sprintf("4 8 %d", i*1000+1), "libzmq")
 		for _, want := range [][][]byte{{[]byte("other"), number(0), nil}, message(i)} {
 			if m, err := ours.Receive(); err != nil || !same(m, want) {
 				t.Fatalf("%d frames, %v", len(m), err)
@@ -137,12 +121,7 @@ func TestPublisher_SlowSubscriber(t *testing.T) {
 	}
 	reader := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: large})
 	require.NoError(t, reader.Subscribe("a"))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if n := pub.Subscribers(); n != 3 {
-			return fmt.Errorf("%d subscribers", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 3)
 	for range 100 { // far more than socket buffers hold
 		pub.Send([]byte("b"), make([]byte, large/2))
 	}
@@ -171,9 +150,8 @@ func TestReplay(t *testing.T) {
 				if i < count {
 					want = append([][]byte{{}}, message(i)...)
 				}
-				if m, err := c.Receive(); err != nil || !same(m, want) {
-					t.Fatalf("answer %d: %d frames, %v", i, len(m), err)
-				}
+				m, err := c.Receive()
+				require.True(t, err == nil && same(m, want), "answer %d: %d frames, %v", i, len(m), err)
 			}
 		}
 	})
@@ -182,21 +160,15 @@ func TestReplay(t *testing.T) {
 		l, _ := listen(t, zmq.Router, loopback, zmq.Bounds{})
 		asker := testkit.StartPython(t, python, events, "REPLAY", endpointOf(l), "0")
 		m := receive(t, l)
-		if !same(m.Frames, [][]byte{{}, number(0)}) {
-			t.Fatalf("asked %q", m.Frames)
-		}
+		require.True(t, same(m.Frames, [][]byte{{}, number(0)}), "asked %q", m.Frames)
 		for i := range 100 {
 			require.NoError(t, m.Answer(append([][]byte{{}}, message(i)...)...))
 		}
 		require.NoError(t, m.Answer(end...))
 		for i := range 100 {
-			if got, want := asker.Line(), fmt.Sprintf("0 4 8 %d", i*1000+1); got != want {
-				t.Fatalf("libzmq got %q, want %q", got, want)
-			}
+			require.Equal(t, asker.Line(), fmt.Sprintf("0 4 8 %d", i*1000+1), "libzmq")
 		}
-		if got := asker.Line(); got != "0 0 8 0" {
-			t.Errorf("the end came as %q", got)
-		}
+		assert.Equal(t, asker.Line(), "0 0 8 0", "the end came as")
 	})
 }
 
@@ -208,31 +180,23 @@ func TestDialEnds(t *testing.T) {
 	silent, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = silent.Close() }) // its error is irrelevant
-	if _, err := zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(), zmq.Bounds{Handshake: 50 * time.Millisecond}, nil); err == nil {
-		t.Error("a peer that says nothing was taken")
-	}
-	if _, err := zmq.Dial(t.Context(), zmq.Router, loopback, zmq.Bounds{}, nil); err == nil {
-		t.Error("a ROUTER connected")
-	}
+	_, err = zmq.Dial(t.Context(), zmq.Sub, "tcp://"+silent.Addr().String(),
+		zmq.Bounds{Handshake: 50 * time.Millisecond}, nil)
+	assert.Error(t, err, "a peer that says nothing was taken")
+	_, err = zmq.Dial(t.Context(), zmq.Router, loopback, zmq.Bounds{}, nil)
+	assert.Error(t, err, "a ROUTER connected")
 	pub, err := zmqpeer.Publish(t.Context(), loopback, 4, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = pub.Close() }) // its error is irrelevant
 	endpoint := "tcp://" + pub.Addr().String()
-	if _, err := zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{}, nil); err == nil {
-		t.Error("a DEALER was taken by a PUB")
-	}
+	_, err = zmq.Dial(t.Context(), zmq.Dealer, endpoint, zmq.Bounds{}, nil)
+	assert.Error(t, err, "a DEALER was taken by a PUB")
 	c := connect(t, zmq.Sub, endpoint, zmq.Bounds{Bytes: 1000})
 	require.NoError(t, c.Subscribe(""))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if pub.Subscribers() != 1 {
-			return errors.New("no subscriber")
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, 20*time.Second, pub.Subscribers, 1, "no subscriber")
 	pub.Send(make([]byte, 500), make([]byte, 501))
-	if _, err := c.Receive(); !errors.Is(err, zmq.ErrTooLarge) {
-		t.Errorf("above the bounds: %v", err)
-	}
+	_, err = c.Receive()
+	assert.ErrorIs(t, err, zmq.ErrTooLarge, "above the bounds")
 	ended := make(chan error)
 	other := connect(t, zmq.Sub, endpoint, zmq.Bounds{})
 	go func() {
@@ -240,7 +204,5 @@ func TestDialEnds(t *testing.T) {
 		ended <- err
 	}()
 	require.NoError(t, other.Close())
-	if err := <-ended; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
+	assert.ErrorIs(t, <-ended, net.ErrClosed, "after Close")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
@@ -68,9 +69,8 @@ func dial(t *testing.T, l *zmq.Listener, bytes string) net.Conn {
 	c, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() }) // it may be closed already
-	if _, err := c.Write([]byte(bytes)); err != nil {
-		t.Fatal(err)
-	}
+	_, err = c.Write([]byte(bytes))
+	require.NoError(t, err)
 	return c
 }
 
@@ -93,12 +93,9 @@ func TestLibzmq(t *testing.T) {
 			peer := testkit.StartPython(t, python, "testdata/peer.py", tc.peer, endpointOf(l), strconv.Itoa(count))
 			for i := range count {
 				m := receive(t, l)
-				if string(m.Frames[0]) != strconv.Itoa(i) {
-					t.Fatalf("message %d is %q", i, m.Frames)
-				}
-				if tc.peer == "DEALER" && i == 0 && (len(m.Frames) != 2 || len(m.Frames[1]) != 300) {
-					t.Fatalf("message %d has %d frames", i, len(m.Frames))
-				}
+				require.Equal(t, string(m.Frames[0]), strconv.Itoa(i), "message %d is %q", i, m.Frames)
+				require.False(t, tc.peer == "DEALER" && i == 0 && (len(m.Frames) != 2 || len(m.Frames[1]) != 300),
+					"message %d has %d frames", i, len(m.Frames))
 			}
 			peer.End() // its end is no error
 			_ = l.Close()
@@ -133,9 +130,7 @@ func TestPeers_SendReceive(t *testing.T) {
 		s := sender(t, kind, l)
 		for i := range 3 {
 			require.NoError(t, s.Send(t.Context(), []byte(strconv.Itoa(i))))
-			if m := receive(t, l); string(m.Frames[0]) != strconv.Itoa(i) {
-				t.Errorf("message %d is %q", i, m.Frames)
-			}
+			assert.Equal(t, string(receive(t, l).Frames[0]), strconv.Itoa(i), "message %d", i)
 		}
 		require.NoError(t, l.Close())
 		testkit.Eventually(t, 20*time.Second, func() error {
@@ -146,9 +141,7 @@ func TestPeers_SendReceive(t *testing.T) {
 		})
 		l, _ = listen(t, bound, endpoint, zmq.Bounds{})
 		require.NoError(t, s.Send(t.Context(), []byte("again")))
-		if m := receive(t, l); string(m.Frames[0]) != "again" {
-			t.Errorf("after a new start: %q", m.Frames)
-		}
+		assert.Equal(t, string(receive(t, l).Frames[0]), "again", "after a new start")
 	}
 }
 
@@ -160,9 +153,7 @@ const ready = "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 // TestBadPeers: invalid data from a peer ends its connection, and nothing else.
 func TestBadPeers(t *testing.T) {
 	t.Parallel()
-	if len(greeting) != 64 {
-		t.Fatalf("the greeting has %d bytes", len(greeting))
-	}
+	require.True(t, len(greeting) == 64, "the greeting has %d bytes", len(greeting))
 	l, trouble := listen(t, zmq.Router, loopback, zmq.Bounds{Bytes: 1000, Frames: 4})
 	huge := "\x02\xff\xff\xff\xff\xff\xff\xff\xff"
 	for name, tc := range map[string]struct {
@@ -180,15 +171,12 @@ func TestBadPeers(t *testing.T) {
 		"too many frames":       {greeting + ready + strings.Repeat("\x01\x00", 5), zmq.ErrTooLarge},
 	} {
 		dial(t, l, tc.bytes)
-		if err := reported(t, trouble); tc.want != nil && !errors.Is(err, tc.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := reported(t, trouble)
+		assert.False(t, tc.want != nil && !errors.Is(err, tc.want), "%s: %v", name, err)
 	}
 	s := sender(t, zmq.Dealer, l)
 	require.NoError(t, s.Send(t.Context(), []byte("good")))
-	if m := receive(t, l); string(m.Frames[0]) != "good" {
-		t.Errorf("after bad peers: %q", m.Frames)
-	}
+	assert.Equal(t, string(receive(t, l).Frames[0]), "good", "after bad peers")
 }
 
 // TestConn_PongWithinMessage checks that a PONG between two frames of a message does
@@ -216,9 +204,7 @@ func TestConn_PongWithinMessage(t *testing.T) {
 		require.NoError(t, err)
 		got = append(got, string(bytes.Join(frames, []byte(" "))))
 	}
-	if want := []string{"", "kv a b", "next"}; !slices.Equal(got, want) {
-		t.Errorf("received %q, want %q", got, want)
-	}
+	assert.EqualSlices(t, got, []string{"", "kv a b", "next"}, "received")
 }
 
 // TestSilentPeers: silent peers do not delay others, and are eventually disconnected.
@@ -236,9 +222,8 @@ func TestSilentPeers(t *testing.T) {
 	for range 3 {
 		all = append(all, reported(t, trouble))
 	}
-	if !slices.ContainsFunc(all, func(err error) bool { return errors.Is(err, zmq.ErrTooManyPeers) }) {
-		t.Errorf("refused: %v", all)
-	}
+	assert.True(t, slices.ContainsFunc(all, func(err error) bool { return errors.Is(err, zmq.ErrTooManyPeers) }),
+		"refused: %v", all)
 	other := sender(t, zmq.Push, l)
 	require.NoError(t, other.Send(t.Context(), []byte("in their place")))
 	receive(t, l)
@@ -252,16 +237,12 @@ func TestClose(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, l.Close())
-	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("closed twice: %v", err)
-	}
-	if _, err := l.Receive(t.Context()); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("receive: %v", err)
-	}
+	assert.ErrorIs(t, l.Close(), net.ErrClosed, "closed twice")
+	_, err := l.Receive(t.Context())
+	assert.ErrorIs(t, err, net.ErrClosed, "receive")
 	l, _ = listen(t, zmq.Pull, loopback, zmq.Bounds{})
-	if _, err := l.Receive(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("receive: %v", err)
-	}
+	_, err = l.Receive(ctx)
+	assert.ErrorIs(t, err, context.Canceled, "receive")
 }
 
 func TestEndpoints(t *testing.T) {
@@ -269,14 +250,12 @@ func TestEndpoints(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"tcp://*:36367": ":36367", "tcp://127.0.0.1:1": "127.0.0.1:1", "tcp://[::1]:2": "[::1]:2", "tcp://host:3": "host:3",
 	} {
-		if got, err := zmq.ParseEndpoint(endpoint); got != want || err != nil {
-			t.Errorf("%s: %q, %v", endpoint, got, err)
-		}
+		got, err := zmq.ParseEndpoint(endpoint)
+		assert.True(t, got == want && err == nil, "%s: %q, %v", endpoint, got, err)
 	}
 	for _, endpoint := range []string{"", "127.0.0.1:1", "tcp://host", "tcp://host:x", "tcp://host:65536", "tcp://:1", "ipc:///a", "tcp://::1:2"} {
-		if got, err := zmq.ParseEndpoint(endpoint); !errors.Is(err, zmq.ErrEndpoint) {
-			t.Errorf("%s: %q, %v", endpoint, got, err)
-		}
+		got, err := zmq.ParseEndpoint(endpoint)
+		assert.ErrorIs(t, err, zmq.ErrEndpoint, "%s: %q", endpoint, got)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -61,30 +62,23 @@ func TestAddAndRemove(t *testing.T) {
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
 	outcome, err := r.svc.Add(t.Context(), k, 4)
-	if err != nil || outcome != httpapi.Added {
-		t.Fatalf("Add: %v, %v", outcome, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, outcome, httpapi.Added)
 	// Add returns once this proxy's snapshot contains the instance.
 	in, ok := r.watcher.Snapshot().Lookup(k)
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
 		t.Fatalf("instance %+v", in)
 	}
-	if outcome, err = r.svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Already {
-		t.Fatalf("second Add: %v, %v", outcome, err)
-	}
+	outcome, err = r.svc.Add(t.Context(), k, 0)
+	require.True(t, err == nil && outcome == httpapi.Already, "second Add: %v, %v", outcome, err)
 	existed, err := r.svc.Remove(t.Context(), k)
-	if err != nil || !existed {
-		t.Fatalf("Remove: %v, %v", existed, err)
-	}
-	if in, ok := r.watcher.Snapshot().Lookup(k); ok && in.Usable() {
-		t.Fatalf("still usable: %+v", in)
-	}
-	if existed, err = r.svc.Remove(t.Context(), key("127.0.0.1:9")); err != nil || existed {
-		t.Fatalf("Remove of an unknown one: %v, %v", existed, err)
-	}
-	if outcome, err = r.svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Added {
-		t.Fatalf("Add after Remove: %v, %v", outcome, err)
-	}
+	require.True(t, err == nil && existed, "Remove: %v, %v", existed, err)
+	in, ok = r.watcher.Snapshot().Lookup(k)
+	require.False(t, ok && in.Usable(), "still usable: %+v", in)
+	existed, err = r.svc.Remove(t.Context(), key("127.0.0.1:9"))
+	require.True(t, err == nil && !existed, "Remove of an unknown one: %v, %v", existed, err)
+	outcome, err = r.svc.Add(t.Context(), k, 0)
+	require.True(t, err == nil && outcome == httpapi.Added, "Add after Remove: %v, %v", outcome, err)
 }
 
 func TestAdd_Pending(t *testing.T) {
@@ -92,22 +86,16 @@ func TestAdd_Pending(t *testing.T) {
 	r := start(t, "", netguard.Policy{})
 	address := testkit.FreePort(t)
 	outcome, err := r.svc.Add(t.Context(), key(address), 0)
-	if err != nil || outcome != httpapi.Waiting {
-		t.Fatalf("Add: %v, %v", outcome, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, outcome, httpapi.Waiting)
 	// Both calls return once this proxy's list contains the change.
-	if !r.watcher.Snapshot().Waiting(key(address)) {
-		t.Error("the list does not show the one that is waited for")
-	}
+	assert.True(t, r.watcher.Snapshot().Waiting(key(address)), "the list does not show the one that is waited for")
 	if existed, err := r.svc.Remove(t.Context(), key(address)); err != nil || !existed {
 		t.Fatalf("Remove: %v, %v", existed, err)
 	}
-	if r.watcher.Snapshot().Waiting(key(address)) {
-		t.Error("the list still shows one that was removed")
-	}
-	if outcome, err = r.svc.Add(t.Context(), key(address), 2); err != nil || outcome != httpapi.Waiting {
-		t.Fatalf("Add after Remove: %v, %v", outcome, err)
-	}
+	assert.False(t, r.watcher.Snapshot().Waiting(key(address)), "the list still shows one that was removed")
+	outcome, err = r.svc.Add(t.Context(), key(address), 2)
+	require.True(t, err == nil && outcome == httpapi.Waiting, "Add after Remove: %v, %v", outcome, err)
 	fakevllm.StartTest(t, fakevllm.Options{Addr: address})
 	testkit.Eventually(t, time.Minute, func() error {
 		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() || in.Ranks() != 2 {
@@ -133,9 +121,8 @@ func TestRemoveOfASharedWait(t *testing.T) {
 			one, two, three := service("127.0.0.1:8000"), service("127.0.0.1:9000"), service("127.0.0.1:7000")
 			k := instance.Key{Role: role, Address: testkit.FreePort(t)}
 			for _, svc := range []*admin.Service{one, two} {
-				if outcome, err := svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Waiting {
-					t.Fatalf("Add: %v, %v", outcome, err)
-				}
+				outcome, err := svc.Add(t.Context(), k, 0)
+				require.True(t, err == nil && outcome == httpapi.Waiting, "Add: %v, %v", outcome, err)
 			}
 			testkit.Eventually(t, time.Minute, func() error {
 				for _, one := range k.Each() {
@@ -151,9 +138,8 @@ func TestRemoveOfASharedWait(t *testing.T) {
 				existed bool
 				waits   bool
 			}{{"one of two", one, true, true}, {"again", one, false, true}, {"another", three, false, true}, {"the last", two, true, false}} {
-				if existed, err := c.svc.Remove(t.Context(), k); err != nil || existed != c.existed {
-					t.Errorf("%s: %t, %v", c.name, existed, err)
-				}
+				existed, err := c.svc.Remove(t.Context(), k)
+				assert.True(t, err == nil && existed == c.existed, "%s: %t, %v", c.name, existed, err)
 				testkit.Eventually(t, time.Minute, func() error {
 					for _, one := range k.Each() {
 						if r.watcher.Snapshot().Waiting(one) != c.waits {
@@ -185,13 +171,11 @@ func TestAddThroughALaggingProxy(t *testing.T) {
 		Members: lagging{instance.NewSnapshot(1, []*instance.Instance{{Key: k, Verified: true}})},
 	})
 	outcome, err := svc.Add(t.Context(), k, 0)
-	if err != nil || outcome != httpapi.Waiting {
-		t.Errorf("Add: %v, %v", outcome, err)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, outcome, httpapi.Waiting)
 	resp, err := etcd.Client(t).Get(t.Context(), l.Pending(k))
-	if err != nil || len(resp.Kvs) != 1 {
-		t.Errorf("the pending add in etcd: %v, %v", resp, err)
-	}
+	require.NoError(t, err, "the pending add in etcd")
+	assert.Len(t, resp.Kvs, 1, "the pending add in etcd")
 }
 
 func TestAddRefuses(t *testing.T) {
@@ -209,12 +193,8 @@ func TestAddRefuses(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := r.svc.Add(t.Context(), key(tc.address), 0)
-			if !errors.Is(err, tc.mark) || !strings.Contains(err.Error(), tc.says) {
-				t.Fatalf("%v", err)
-			}
-			if n := len(r.watcher.Snapshot().All()); n != 0 {
-				t.Fatalf("%d entries were written", n)
-			}
+			require.True(t, errors.Is(err, tc.mark) && strings.Contains(err.Error(), tc.says), "%v", err)
+			require.Equal(t, len(r.watcher.Snapshot().All()), 0, "entries were written")
 		})
 	}
 }
@@ -223,9 +203,7 @@ func TestAddRefuses(t *testing.T) {
 func aProxy(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Header.Get(instance.ProbeHeader) == "" {
-			t.Errorf("a question without %s", instance.ProbeHeader)
-		}
+		assert.NotEqual(t, req.Header.Get(instance.ProbeHeader), "", "a question without %s", instance.ProbeHeader)
 		w.WriteHeader(http.StatusLoopDetected)
 	}))
 	t.Cleanup(srv.Close)
@@ -237,12 +215,10 @@ func TestEtcdUnavailable(t *testing.T) {
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{}).Address())
 	r.etcd.Kill()
-	if _, err := r.svc.Add(t.Context(), k, 0); !errors.Is(err, httpapi.ErrUnavailable) {
-		t.Fatalf("Add: %v", err)
-	}
-	if _, err := r.svc.Remove(t.Context(), k); !errors.Is(err, httpapi.ErrUnavailable) {
-		t.Fatalf("Remove: %v", err)
-	}
+	_, err := r.svc.Add(t.Context(), k, 0)
+	require.ErrorIs(t, err, httpapi.ErrUnavailable, "Add")
+	_, err = r.svc.Remove(t.Context(), k)
+	require.ErrorIs(t, err, httpapi.ErrUnavailable, "Remove")
 	r.etcd.Restart()
 	testkit.Eventually(t, time.Minute, func() error {
 		_, err := r.svc.Add(t.Context(), k, 0)
@@ -255,9 +231,8 @@ func TestChangeIntent(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.svc.Add(t.Context(), k, 0)
+	require.NoError(t, err)
 	weight, last := 0, int64(1)
 	for _, tc := range []struct {
 		change httpapi.IntentChange
@@ -273,24 +248,19 @@ func TestChangeIntent(t *testing.T) {
 		{httpapi.IntentChange{Verb: httpapi.SetWeight}, "", 100},
 	} {
 		done, err := r.svc.ChangeIntent(t.Context(), k, tc.change)
-		if err != nil || !done.Known || done.Revision < last {
-			t.Fatalf("%s: %+v after revision %d, %v", tc.change.Verb, done, last, err)
-		}
+		require.True(t, err == nil && done.Known && done.Revision >= last,
+			"%s: %+v after revision %d, %v", tc.change.Verb, done, last, err)
 		last = done.Revision
 		in, ok := r.watcher.Snapshot().Lookup(k)
-		if !ok || in.Intent != tc.intent || in.Weight() != tc.weight {
-			t.Errorf("%s: %+v", tc.change.Verb, in)
-		}
+		assert.True(t, ok && in.Intent == tc.intent && in.Weight() == tc.weight, "%s: %+v", tc.change.Verb, in)
 	}
 	if done, err := r.svc.ChangeIntent(t.Context(), key("127.0.0.1:9"), httpapi.IntentChange{Verb: httpapi.Drain}); err != nil || done.Known {
 		t.Errorf("of an unknown one: %+v, %v", done, err)
 	}
-	if _, err := r.svc.Remove(t.Context(), k); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain}); !errors.Is(err, httpapi.ErrRefused) {
-		t.Errorf("of a removed one: %v", err)
-	}
+	_, err = r.svc.Remove(t.Context(), k)
+	require.NoError(t, err)
+	_, err = r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain})
+	assert.ErrorIs(t, err, httpapi.ErrRefused, "of a removed one")
 }
 
 // The role of an orphan, which no longer has a key, cannot be set.
@@ -326,9 +296,8 @@ func TestBoth_EngineOfOneRole(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
-		t.Fatal(err)
-	}
+	_, err := r.svc.Add(t.Context(), k, 0)
+	require.NoError(t, err)
 	both := instance.Key{Role: instance.Both, Address: k.Address}
 	if existed, err := r.svc.Remove(t.Context(), both); !errors.Is(err, httpapi.ErrRefused) || existed {
 		t.Errorf("Remove: %t, %v", existed, err)
@@ -338,9 +307,8 @@ func TestBoth_EngineOfOneRole(t *testing.T) {
 			t.Errorf("%s: %+v, %v", verb, done, err)
 		}
 	}
-	if in, ok := r.watcher.Snapshot().Lookup(k); !ok || !in.Usable() || in.Weight() != 100 {
-		t.Errorf("%+v", in)
-	}
+	in, ok := r.watcher.Snapshot().Lookup(k)
+	assert.True(t, ok && in.Usable() && in.Weight() == 100, "%+v", in)
 }
 
 // A lagging proxy reads from etcd, not from its snapshot, whether
@@ -365,9 +333,9 @@ func TestRemoveThroughALaggingProxy(t *testing.T) {
 				cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
 				st := store.New(cli, l, "test")
 				k := instance.Key{Role: role, Address: "10.0.0.1:8200"}
-				if _, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies}, ""); err != nil {
-					t.Fatal(err)
-				}
+				_, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies},
+					"")
+				require.NoError(t, err)
 				svc := admin.New(admin.Options{
 					Store: st, Prober: vllm.New(""), Proxies: func() []string { return []string{own} }, Members: lagging{instance.NewSnapshot(1, nil)},
 				})
@@ -378,9 +346,8 @@ func TestRemoveThroughALaggingProxy(t *testing.T) {
 				require.NoError(t, err)
 				for _, one := range k.Each() {
 					in, ok := snap.Lookup(one)
-					if ok != (tc.left != nil) || ok && !slices.Equal(in.Record.Proxies, tc.left) {
-						t.Errorf("%s: %v, want proxies %v", one, in, tc.left)
-					}
+					assert.True(t, ok == (tc.left != nil) && (!ok || slices.Equal(in.Record.Proxies, tc.left)),
+						"%s: %v, want proxies %v", one, in, tc.left)
 				}
 			})
 		}

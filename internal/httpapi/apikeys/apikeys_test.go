@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -33,9 +34,8 @@ func TestFile(t *testing.T) {
 		for _, key := range []string{"k0", "k1", "k2", "k3", "", "K1"} {
 			name, known := want[key]
 			found, ok := r.Find(key)
-			if ok != known || found != name || r.Of(showing(key)) != name {
-				t.Errorf("%s: %q is %+v, %v", when, key, found, ok)
-			}
+			assert.True(t, ok == known && found == name && r.Of(showing(key)) == name,
+				"%s: %q is %+v, %v", when, key, found, ok)
 		}
 	}
 	first := map[string]apikeys.Key{
@@ -61,16 +61,14 @@ func TestFile(t *testing.T) {
 	r.Reload()
 	r.Reload() // the second call reads a changed file
 	expect("changed", map[string]apikeys.Key{"k0": {}, "k1": {Name: "team-a"}, "k3": {Name: "team-c", Rights: apikeys.Rank}})
-	if r.Problem() != "" || r.Len() != 3 {
-		t.Errorf("%q, %d keys", r.Problem(), r.Len())
-	}
+	assert.Equal(t, r.Problem(), "")
+	assert.Equal(t, r.Len(), 3)
 	write(t, path, "")
 	r.Reload()
 	r.Reload()
 	expect("empty", map[string]apikeys.Key{"k0": {}})
-	if _, err := apikeys.Open(nil, path+".not", nil, nil); err == nil {
-		t.Error("no file, no error")
-	}
+	_, err = apikeys.Open(nil, path+".not", nil, nil)
+	assert.Error(t, err, "no file, no error")
 }
 
 // A partially written file does not remove keys: the previous keys stay active.
@@ -94,9 +92,8 @@ func TestKeyFile_PartiallyWritten(t *testing.T) {
 	write(t, path, is)
 	r.Reload()
 	r.Reload()
-	if found, ok := r.Find("k3"); !ok || found.Rights != apikeys.Trace {
-		t.Errorf("written: %+v, %v", found, ok)
-	}
+	found, ok := r.Find("k3")
+	assert.True(t, ok && found.Rights == apikeys.Trace, "written: %+v, %v", found, ok)
 }
 
 // Without keys, clients need none; with an empty file, every client is refused.
@@ -108,10 +105,7 @@ func TestNoKeys(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "keys")
 	write(t, path, "# none yet\n")
 	r, err := apikeys.Open(nil, path, nil, nil)
-	if err != nil || r == nil {
-		t.Fatalf("%v %v", r, err)
-	}
-	if _, ok := r.Find("any"); ok {
-		t.Error("let in")
-	}
+	require.True(t, err == nil && r != nil, "%v %v", r, err)
+	_, ok := r.Find("any")
+	assert.False(t, ok, "let in")
 }

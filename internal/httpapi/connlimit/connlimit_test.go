@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/connlimit"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -67,14 +68,10 @@ func open(t *testing.T, secure bool, n int) *site {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, server.Serve(ln), http.ErrServerClosed)
 	})
 	t.Cleanup(func() {
-		if err := server.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, server.Close())
 		wg.Wait()
 	})
 	return s
@@ -157,9 +154,8 @@ func TestRefusedAtTheLimit(t *testing.T) {
 		}
 		s.expect(idle, "/", http.StatusOK, false)
 		close(s.hold)
-		if status, _, err := busy.answer(); status != http.StatusOK || err != nil {
-			t.Errorf("the request that was running: %d, %v", status, err)
-		}
+		status, _, err := busy.answer()
+		assert.True(t, status == http.StatusOK && err == nil, "the request that was running: %d, %v", status, err)
 	})
 }
 

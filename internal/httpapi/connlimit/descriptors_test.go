@@ -1,15 +1,15 @@
 package connlimit
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+)
 
 func TestByDescriptors(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[uint64]int{10: 1, 256: 104, 1024: 448, 20000: 9488, 1 << 20: 523776, 1 << 30: 0, 1<<64 - 1: 0} {
-		if got := byDescriptors(n); got != want {
-			t.Errorf("%d descriptors: %d clients, want %d", n, got, want)
-		}
+		assert.Equal(t, byDescriptors(n), want, "%d descriptors: clients", n)
 	}
-	if ByDescriptors() < 0 {
-		t.Error("less than nothing")
-	}
+	assert.True(t, ByDescriptors() >= 0, "less than nothing")
 }

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -76,9 +78,8 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for name := range all {
 		indexes[rng.IntN(len(indexes))].add(name, each)
-		if used := b.Used(indexmem.Prompts); used > limit || name > 300 && used < limit*98/100 {
-			t.Fatalf("%d bytes of %d", used, limit)
-		}
+		used := b.Used(indexmem.Prompts)
+		require.True(t, used <= limit && (name <= 300 || used >= limit*98/100), "%d bytes of %d", used, limit)
 	}
 	var left []int
 	for _, x := range indexes {
@@ -89,9 +90,7 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	if n, kept := len(left), limit/each; n > kept || n < kept*98/100 || left[0] < all-kept-kept/10 {
 		t.Errorf("%d parts are left, the oldest is %d of %d", n, left[0], all)
 	}
-	if got, want := b.Evicted(indexmem.Prompts), int64(all*each)-b.Used(indexmem.Prompts); got != want {
-		t.Errorf("%d bytes evicted, want %d", got, want)
-	}
+	assert.Equal(t, b.Evicted(indexmem.Prompts), int64(all*each)-b.Used(indexmem.Prompts), "bytes evicted")
 	// One tick later, the first ones are evicted, and the clock has wrapped around.
 	for _, x := range indexes {
 		x.Evict(b.Now(), limit)
@@ -99,9 +98,7 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	}
 	b.Add(indexmem.Prompts, 2*limit)
 	b.Enforce() // without an index
-	if used := b.Used(indexmem.Prompts); used != 2*limit {
-		t.Errorf("%d bytes", used)
-	}
+	assert.Equal(t, b.Used(indexmem.Prompts), 2*limit, "bytes")
 }
 
 // TestBefore: ticks wrap around.
@@ -111,9 +108,7 @@ func TestBefore(t *testing.T) {
 		a, b uint32
 		want bool
 	}{{1, 2, true}, {2, 2, true}, {3, 2, false}, {1<<32 - 1, 5, true}, {5, 1<<32 - 1, false}} {
-		if got := indexmem.Before(tc.a, tc.b); got != tc.want {
-			t.Errorf("Before(%d, %d) is %t", tc.a, tc.b, got)
-		}
+		assert.Equal(t, indexmem.Before(tc.a, tc.b), tc.want, "Before(%d, %d)", tc.a, tc.b)
 	}
 }
 
@@ -133,7 +128,6 @@ func TestBudget_Concurrent(t *testing.T) {
 	}
 	work.Wait()
 	p, k := b.Used(indexmem.Prompts), b.Used(indexmem.Blocks)
-	if p+k > b.Limit() || p < b.Limit()*4/10 || k < b.Limit()*4/10 {
-		t.Errorf("%d and %d bytes of %d", p, k, b.Limit())
-	}
+	assert.True(t, p+k <= b.Limit() && p >= b.Limit()*4/10 && k >= b.Limit()*4/10,
+		"%d and %d bytes of %d", p, k, b.Limit())
 }

@@ -3,7 +3,6 @@ package kvevents_test
 import (
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -125,9 +125,7 @@ func TestRecorded(t *testing.T) {
 				events += len(b.Events)
 			}
 		}
-		if events < 9 {
-			t.Errorf("%s has %d events", name, events)
-		}
+		assert.True(t, events >= 9, "%s has %d events", name, events)
 	}
 }
 
@@ -138,23 +136,17 @@ func TestRecordedArrays(t *testing.T) {
 	newer := payloads(t, "vllm-0.32.0")
 	for _, name := range []string{"vllm-0.23.0", "vllm-0.23.0-replay"} {
 		all := payloads(t, name)
-		if len(all) != len(newer) {
-			t.Fatalf("%s has %d batches, want %d", name, len(all), len(newer))
-		}
+		require.Equal(t, len(all), len(newer), "batches of %s", name)
 		for i, p := range all {
-			if !reflect.DeepEqual(generic(t, p), generic(t, older(t, newer[i], false))) {
-				t.Errorf("%s: batch %d is %v", name, i, generic(t, p))
-			}
-			if got, want := decode(t, p), decode(t, newer[i]); !reflect.DeepEqual(got, want) {
-				t.Errorf("%s: batch %d reads as %+v, want %+v", name, i, got, want)
-			}
+			assert.True(t, reflect.DeepEqual(generic(t, p), generic(t, older(t, newer[i], false))),
+				"%s: batch %d is %v", name, i, generic(t, p))
+			got, want := decode(t, p), decode(t, newer[i])
+			assert.True(t, reflect.DeepEqual(got, want), "%s: batch %d reads as %+v, want %+v", name, i, got, want)
 		}
 	}
 	for name, parts := range map[string]int{"vllm-0.23.0": 3, "vllm-0.23.0-replay": 3, "vllm-0.32.0-replay": 4} {
 		for _, frames := range recorded(t, name) {
-			if len(frames) != parts {
-				t.Errorf("a message of %s has %d parts, want %d", name, len(frames), parts)
-			}
+			assert.Len(t, frames, parts, "parts of a message of %s", name)
 		}
 	}
 }
@@ -185,17 +177,14 @@ func TestShapes(t *testing.T) {
 		},
 	} {
 		got, err := json.Marshal(decode(t, pack(t, tc.batch)))
-		if err != nil || string(got) != tc.want {
-			t.Errorf("%s:\n got %s, %v\nwant %s", name, got, err, tc.want)
-		}
+		require.NoError(t, err, name)
+		assert.Equal(t, string(got), tc.want, name)
 	}
 	for name, p := range map[string][]byte{
 		"nothing": nil, "a number": pack(t, 1), "events are a number": pack(t, []any{1.0, 2}), "cut short": {0x93, 0xcb},
 		"a huge array": {0xdd, 0xff, 0xff, 0xff, 0xff}, "a deep one": append([]byte{0x92, 1}, deep(1<<18)...),
 	} {
-		if err := kvevents.Decode(p, new(kvevents.Batch)); !errors.Is(err, kvevents.ErrBatch) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.ErrorIs(t, kvevents.Decode(p, new(kvevents.Batch)), kvevents.ErrBatch, name)
 	}
 }
 
@@ -205,13 +194,11 @@ func TestText_Nested(t *testing.T) {
 	text := func(value []byte) (string, error) {
 		return kvevents.Text(append([]byte{0x92, 1, 0x91, 0x92, 0xa1, 'X'}, value...), "")
 	}
-	if got, err := text(pack(t, map[string]any{"a": []any{1, nil}})); err != nil || !strings.Contains(got, "X(field_1={'a': [1, None]})") {
-		t.Errorf("%q, %v", got, err)
-	}
+	got, err := text(pack(t, map[string]any{"a": []any{1, nil}}))
+	assert.True(t, err == nil && strings.Contains(got, "X(field_1={'a': [1, None]})"), "%q, %v", got, err)
 	for _, nest := range []string{"\x91", "\x81\xa1a"} {
-		if got, err := text([]byte(strings.Repeat(nest, 50_000) + "\xc0")); err == nil {
-			t.Errorf("%d bytes for values within %q", len(got), nest)
-		}
+		got, err := text([]byte(strings.Repeat(nest, 50_000) + "\xc0"))
+		assert.Error(t, err, "%d bytes for values within %q", len(got), nest)
 	}
 }
 
@@ -238,12 +225,9 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, p []byte) {
 		var fresh kvevents.Batch
 		err := kvevents.Decode(p, &fresh)
-		if again := kvevents.Decode(p, used); (again == nil) != (err == nil) {
-			t.Fatalf("%v, then %v", err, again)
-		}
-		if a, b := fmt.Sprintf("%+v", fresh.Events), fmt.Sprintf("%+v", used.Events); a != b && !(len(fresh.Events) == 0 && len(used.Events) == 0) {
-			t.Fatalf("%s\n%s", a, b)
-		}
+		require.Equal(t, (kvevents.Decode(p, used) == nil), err == nil, "%v, then", err)
+		a, b := fmt.Sprintf("%+v", fresh.Events), fmt.Sprintf("%+v", used.Events)
+		require.False(t, a != b && !(len(fresh.Events) == 0 && len(used.Events) == 0), "%s\n%s", a, b)
 		for _, e := range fresh.Events {
 			if e.Kind == 0 || e.Kind == kvevents.Stored && len(e.Tokens) > 0 && len(e.Tokens) != e.BlockSize*len(e.Hashes) {
 				t.Errorf("%+v", e)

@@ -29,9 +29,8 @@ func recorded(t testing.TB, name string) [][][]byte {
 		frames := make([][]byte, number())
 		for i := range frames {
 			frames[i] = make([]byte, number())
-			if _, err := io.ReadFull(r, frames[i]); err != nil {
-				t.Fatal(err)
-			}
+			_, err := io.ReadFull(r, frames[i])
+			require.NoError(t, err)
 		}
 		out = append(out, frames)
 	}
@@ -53,9 +52,7 @@ func payloads(t testing.TB, name string) (out [][]byte) {
 func generic(t testing.TB, p []byte) any {
 	t.Helper()
 	v, rest, err := msgp.ReadIntfBytes(p)
-	if err != nil || len(rest) > 0 {
-		t.Fatalf("%d bytes after the value, %v", len(rest), err)
-	}
+	require.True(t, err == nil && len(rest) == 0, "%d bytes after the value, %v", len(rest), err)
 	return v
 }
 

@@ -3,6 +3,8 @@ package kvevents
 import (
 	"testing"
 	"testing/synctest"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A dropped message wakes a source that waits for the next one, and the source catches up.
@@ -19,8 +21,7 @@ func TestQueue_DropsWhileNextWaits(t *testing.T) {
 		}()
 		synctest.Wait()
 		q.put(message{payload: make([]byte, 100)})
-		if m := <-got; !m.catchUp {
-			t.Errorf("%+v", m)
-		}
+		m := <-got
+		assert.True(t, m.catchUp, "%+v", m)
 	})
 }

@@ -7,15 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -35,12 +36,10 @@ func publish(t *testing.T, frames int, endpoint, replay string) *publisher {
 	t.Helper()
 	p := &publisher{frames: frames, kept: map[uint64][]byte{}}
 	var err error
-	if p.pub, err = zmqpeer.Publish(t.Context(), endpoint, 1000, nil); err != nil {
-		t.Fatal(err)
-	}
-	if p.router, err = zmq.Listen(t.Context(), zmq.Router, replay, zmq.Bounds{}, nil); err != nil {
-		t.Fatal(err)
-	}
+	p.pub, err = zmqpeer.Publish(t.Context(), endpoint, 1000, nil)
+	require.NoError(t, err)
+	p.router, err = zmq.Listen(t.Context(), zmq.Router, replay, zmq.Bounds{}, nil)
+	require.NoError(t, err)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -176,16 +175,7 @@ func runTo(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc, memory *k
 		at.Replay = tcp(p.router.Addr())
 	}
 	s := kvevents.NewSource(at, dial, h, memory)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	t.Cleanup(background.Start(t.Context(), s.Run))
 	return s
 }
 
@@ -284,26 +274,19 @@ func TestReplay_Unavailable(t *testing.T) {
 	for range more {
 		p.batch(t, true)
 	}
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if n := read.Load() - before; n < more*least {
-			return fmt.Errorf("%d bytes have come", n)
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, func() int64 { return read.Load() - before }, func(n int64) bool {
+		return n >= more*least
 	})
 	close(refuse)
 	var got []string
 	for range 6 {
 		got = append(got, <-dialed)
 	}
-	if want := []string{"publisher", "replay", "replay", "replay", "publisher", "replay"}; !slices.Equal(got, want) {
-		t.Errorf("connected to %v, want %v", got, want)
-	}
+	assert.EqualSlices(t, got, []string{"publisher", "replay", "replay", "replay", "publisher", "replay"},
+		"connected to")
 	broken.Store(false)
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := s.Status(); st.State != kvevents.Following || st.Sequence != more+1 {
-			return fmt.Errorf("%+v", st)
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, s.Status, func(st kvevents.Status) bool {
+		return st.State == kvevents.Following && st.Sequence == more+1
 	})
 }
 
@@ -314,9 +297,7 @@ func TestSourceWithoutReplay(t *testing.T) {
 	p.batch(t, false)
 	s, l := start(t, p, false)
 	l.want(t, true, "[]")
-	if st := s.Status(); st.State != kvevents.Silent {
-		t.Errorf("%+v", st)
-	}
+	assert.Equal(t, s.Status().State, kvevents.Silent)
 	p.batch(t, true)
 	p.batch(t, true)
 	l.want(t, true, "[1 2]")
@@ -328,9 +309,8 @@ func TestSourceWithoutReplay(t *testing.T) {
 	p.mu.Unlock()
 	p.batch(t, true) // the engine starts counting again
 	l.want(t, true, "[0]")
-	if st := s.Status(); st.Gaps != 1 || st.Resets != 3 || st.State != kvevents.Following {
-		t.Errorf("%+v", st)
-	}
+	st := s.Status()
+	assert.True(t, st.Gaps == 1 && st.Resets == 3 && st.State == kvevents.Following, "%+v", st)
 }
 
 // TestSource_Complete: the applied batches are complete only if
@@ -369,9 +349,7 @@ func TestSource_Complete(t *testing.T) {
 			l.want(t, true, tc.got)
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.whole != tc.want {
-				t.Errorf("complete %t", l.whole)
-			}
+			assert.Equal(t, l.whole, tc.want, "complete")
 		})
 	}
 }
@@ -429,9 +407,8 @@ func TestSource_SubscriptionAfterReplay(t *testing.T) {
 	p.batch(t, true) // no subscriber yet
 	require.NoError(t, (<-gate).open())
 	l.want(t, true, "[0 1]")
-	if st := replayed(t, s); st.Gaps != 0 || st.Resets != 1 || st.State != kvevents.Following {
-		t.Errorf("%+v", st)
-	}
+	st := replayed(t, s)
+	assert.True(t, st.Gaps == 0 && st.Resets == 1 && st.State == kvevents.Following, "%+v", st)
 }
 
 // TestSource_FirstBatchReplayed: a source whose first batch was replayed is no longer Silent.
@@ -445,9 +422,8 @@ func TestSource_FirstBatchReplayed(t *testing.T) {
 	p.batch(t, true) // no subscriber yet
 	require.NoError(t, (<-gate).open())
 	l.want(t, true, "[0]")
-	if st := replayed(t, s); st.State != kvevents.Following || st.Batches != 1 {
-		t.Errorf("%+v", st)
-	}
+	st := replayed(t, s)
+	assert.True(t, st.State == kvevents.Following && st.Batches == 1, "%+v", st)
 }
 
 // replayed returns the status after a replay, which has an end mark after its last batch.
@@ -475,24 +451,11 @@ func TestTail_SubscriptionAfterReplay(t *testing.T) {
 		Lost:      func(error, time.Duration) {},
 		Backwards: func(last, current uint64) { t.Errorf("backwards from %d to %d", last, current) },
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tail.Run(ctx)
-	}()
-	defer func() {
-		cancel()
-		<-done
-	}()
-	if n := <-got; n != 0 {
-		t.Errorf("batch %d", n)
-	}
+	defer background.Start(t.Context(), tail.Run)()
+	assert.Equal(t, <-got, 0, "batch")
 	p.batch(t, true) // no subscriber yet
 	require.NoError(t, (<-gate).open())
-	if n := <-got; n != 1 {
-		t.Errorf("batch %d", n)
-	}
+	assert.Equal(t, <-got, 1, "batch")
 }
 
 // busy is a handler that applies one batch per receive from apply.
@@ -524,9 +487,7 @@ func TestSource_QueueMemory(t *testing.T) {
 	}
 	testkit.Eventually(t, 20*time.Second, func() error {
 		used, most, dropped := memory.Stats()
-		if used > limit || most != limit {
-			t.Fatalf("%d bytes of %d", used, most)
-		}
+		require.True(t, used <= limit && most == limit, "%d bytes of %d", used, most)
 		if used < limit/2-200 || dropped == 0 {
 			return fmt.Errorf("%d bytes wait, %d messages dropped", used, dropped)
 		}
@@ -534,9 +495,7 @@ func TestSource_QueueMemory(t *testing.T) {
 	})
 	close(h.apply)
 	h.want(t, true, fmt.Sprint(want))
-	if st := s.Status(); st.Resets != 1 {
-		t.Errorf("%+v", st)
-	}
+	assert.Equal(t, s.Status().Resets, 1)
 	testkit.Eventually(t, 20*time.Second, func() error { // replayed messages leave the queue after the replay
 		if used, _, _ := memory.Stats(); used != 0 {
 			return fmt.Errorf("%d bytes wait", used)

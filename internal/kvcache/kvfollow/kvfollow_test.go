@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
@@ -24,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -50,9 +52,7 @@ func complete(t *testing.T, s *fakevllm.Server, ids []uint32) {
 	resp, err := client.Do(req)
 	require.NoError(t, err)
 	_ = resp.Body.Close() // only the status counts
-	if resp.StatusCode != http.StatusOK {
-		t.Fatal(resp.Status)
-	}
+	require.Equal(t, resp.StatusCode, http.StatusOK, resp.Status)
 }
 
 // members is a membership that the test sets.
@@ -130,9 +130,8 @@ func TestFollow(t *testing.T) {
 		want(t, x, in, more, 4)
 		m.set()
 		want(t, x, in, more, kvindex.Unknown)
-		if st := f.Status(); len(st) != 0 || len(x.Targets()) != 0 {
-			t.Errorf("%+v, %v", st, x.Targets())
-		}
+		st := f.Status()
+		assert.True(t, len(st) == 0 && len(x.Targets()) == 0, "%+v, %v", st, x.Targets())
 	}
 }
 
@@ -146,11 +145,8 @@ func TestFollow_RecordGetsEndpoints(t *testing.T) {
 	var m members
 	m.set(usable(a, "one"))
 	f, x := follow(t, &m, netguard.New(nil))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" {
-			return errors.New(fmt.Sprint(st))
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
+		return len(st) == 1 && st[0].Error == "it publishes no KV events"
 	})
 	for i, s := range []*fakevllm.Server{a, b} {
 		in, conf := usable(a, "one"), s.KVEventSources()
@@ -176,9 +172,7 @@ func TestFollow_MissedEvents(t *testing.T) {
 	_, x := follow(t, &m, netguard.New(nil))
 	want(t, x, in, first, 0)
 	target := kvindex.Target{Address: in.Address}
-	if x.Complete(target) {
-		t.Error("complete before any event")
-	}
+	assert.False(t, x.Complete(target), "complete before any event")
 	next := uint32(100)
 	testkit.Eventually(t, 20*time.Second, func() error { // the subscription may arrive late
 		complete(t, s, []uint32{next, next + 1, next + 2, next + 3, next + 4})
@@ -188,9 +182,8 @@ func TestFollow_MissedEvents(t *testing.T) {
 		}
 		return nil
 	})
-	if want(t, x, in, first, 0); x.Complete(target) {
-		t.Error("complete without the first events")
-	}
+	want(t, x, in, first, 0)
+	assert.False(t, x.Complete(target), "complete without the first events")
 }
 
 // TestFollow_ForbiddenEndpoint: an engine cannot make the proxy connect to a forbidden
@@ -220,11 +213,8 @@ func TestNoEvents(t *testing.T) {
 	var m members
 	m.set(usable(s, "one"))
 	f, _ := follow(t, &m, netguard.New(nil))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" {
-			return errors.New(fmt.Sprint(st))
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
+		return len(st) == 1 && st[0].Error == "it publishes no KV events"
 	})
 }
 
@@ -277,16 +267,7 @@ func TestFollow_RestartElsewhere(t *testing.T) {
 // run runs a Follower until the test ends.
 func run(t *testing.T, f *kvfollow.Follower) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	t.Cleanup(background.Start(t.Context(), f.Run))
 }
 
 // TestConnects: a publisher that connects instead of binding cannot be followed, and the reason is reported.
@@ -300,11 +281,8 @@ func TestConnects(t *testing.T) {
 	var m members
 	m.set(usable(s, "one"))
 	f, _ := follow(t, &m, netguard.New(nil))
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].State != "lost" || !strings.Contains(st[0].Error, "tcp://"+port+" has no wildcard: its publisher connects there") || !strings.HasPrefix(st[0].Error, st[0].Hint+" (") {
-			return fmt.Errorf("%+v", st)
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
+		return len(st) == 1 && st[0].State == "lost" && strings.Contains(st[0].Error, "tcp://"+port+" has no wildcard: its publisher connects there") && strings.HasPrefix(st[0].Error, st[0].Hint+" (")
 	})
 }
 
@@ -379,15 +357,10 @@ func TestFollower_DepartedEngineHangs(t *testing.T) {
 	followed(second)
 	again := usable(a, "two")
 	m.set(again)
-	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].Address != again.Address || st[0].State != kvevents.Lost {
-			return fmt.Errorf("%+v", st)
-		}
-		return nil
+	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
+		return len(st) == 1 && st[0].Address == again.Address && st[0].State == kvevents.Lost
 	})
-	if len(dials) > 0 {
-		t.Error("the next incarnation was dialled while the former one hung")
-	}
+	assert.True(t, len(dials) == 0, "the next incarnation was dialled while the former one hung")
 	release()
 	followed(again)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -91,9 +92,8 @@ func (e *engine) event(t testing.TB, p prompt, from, to, group int) kvevents.Eve
 		var packed []byte
 		if extra != nil {
 			var err error
-			if packed, err = msgp.AppendIntf(nil, extra); err != nil {
-				t.Fatal(err)
-			}
+			packed, err = msgp.AppendIntf(nil, extra)
+			require.NoError(t, err)
 		}
 		out.Extra = append(out.Extra, packed)
 	}
@@ -225,9 +225,7 @@ func TestReference(t *testing.T) {
 					want++
 				}
 			}
-			if got := x.Stats(e.target).Blocks; got != want {
-				t.Errorf("seed %d: %v has %d blocks, the index counts %d", seed, e.target, want, got)
-			}
+			assert.Equal(t, x.Stats(e.target).Blocks, want, "seed %d: blocks of %v", seed, e.target)
 		}
 	}
 }
@@ -251,9 +249,8 @@ func TestReset_OtherEngine(t *testing.T) {
 	// A cleared cache still has its groups.
 	store(16, 1)
 	x.Apply(target, &kvevents.Batch{Events: []kvevents.Event{{Kind: kvevents.Cleared}}})
-	if store(16, 0); x.Stats(target).Blocks != 0 {
-		t.Errorf("%d blocks count that one of two groups has", x.Stats(target).Blocks)
-	}
+	store(16, 0)
+	assert.Equal(t, x.Stats(target).Blocks, 0, "blocks count that one of two groups has")
 }
 
 // TestIndex_ConcurrentUse: requests query the index while events arrive and targets are
@@ -301,9 +298,8 @@ func TestIndex_ConcurrentUse(t *testing.T) {
 		p := randomPrompt(rng)
 		x.Longest(p.keys(), targets, out)
 		for i, e := range engines {
-			if want := e.longest(p); out[i] != want {
-				t.Fatalf("%v has %d of %v, the index says %d", e.target, want, p, out[i])
-			}
+			want := e.longest(p)
+			require.True(t, out[i] == want, "%v has %d of %v, the index says %d", e.target, want, p, out[i])
 		}
 	}
 }
@@ -325,28 +321,23 @@ func TestIndex_Memory(t *testing.T) {
 		t.Helper()
 		out := []int{0}
 		x.Longest(kvindex.Chain(nil, tokens, 1, "", ""), []kvindex.Target{of}, out)
-		if s := x.Stats(of); out[0] != s.Blocks || s.Full == 0 || x.Complete(of) {
-			t.Errorf("%d blocks in a row, %+v", out[0], s)
-		}
-		if used := memory.Used(indexmem.Blocks); used > limit {
-			t.Fatalf("%d bytes of %d", used, limit)
-		}
+		s := x.Stats(of)
+		assert.True(t, out[0] == s.Blocks && s.Full != 0 && !x.Complete(of), "%d blocks in a row, %+v", out[0], s)
+		used := memory.Used(indexmem.Blocks)
+		require.True(t, used <= limit, "%d bytes of %d", used, limit)
 		return out[0]
 	}
 	fill(x, first, blocks)
 	all := whole(t, first)
-	if all < 2000 {
-		t.Errorf("%d blocks", all)
-	}
+	assert.True(t, all >= 2000, "%d blocks", all)
 	fill(x, second, blocks)
 	if a, b := whole(t, first), whole(t, second); a < all/2 || b < all/2 || memory.Evicted(indexmem.Blocks) == 0 {
 		t.Errorf("%d and %d blocks, %d before", a, b, all)
 	}
 	x.Drop(first)
 	x.Drop(second)
-	if used := memory.Used(indexmem.Blocks); used != 0 || len(x.Targets()) != 0 {
-		t.Errorf("%d bytes are left", used)
-	}
+	used := memory.Used(indexmem.Blocks)
+	assert.True(t, used == 0 && len(x.Targets()) == 0, "%d bytes are left", used)
 }
 
 // TestIndex_LendsMemory: prompts may use the memory that blocks
@@ -360,14 +351,12 @@ func TestIndex_LendsMemory(t *testing.T) {
 	memory.Register(indexmem.Prompts, prompts)
 	memory.Add(indexmem.Prompts, 2*limit)
 	memory.Enforce()
-	if used := memory.Used(indexmem.Prompts); used > limit || used < limit*9/10 {
-		t.Errorf("prompts have %d bytes of %d", used, limit)
-	}
+	used := memory.Used(indexmem.Prompts)
+	assert.True(t, used <= limit && used >= limit*9/10, "prompts have %d bytes of %d", used, limit)
 	fill(x, kvindex.Target{Address: "a"}, 20_000)
 	a, b := memory.Used(indexmem.Prompts), memory.Used(indexmem.Blocks)
-	if a+b > limit || a < limit*9/20 || b < limit*9/20 {
-		t.Errorf("prompts have %d bytes and blocks %d, of %d", a, b, limit)
-	}
+	assert.True(t, a+b <= limit && a >= limit*9/20 && b >= limit*9/20,
+		"prompts have %d bytes and blocks %d, of %d", a, b, limit)
 }
 
 // loan is an index of prompts that only uses memory.
@@ -392,9 +381,8 @@ func TestImages(t *testing.T) {
 	x.SetLive(e.target, true)
 	x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{ev}})
 	out := []int{0}
-	if x.Longest(p.keys(), []kvindex.Target{e.target}, out); out[0] != 1 {
-		t.Errorf("%d blocks", out[0])
-	}
+	x.Longest(p.keys(), []kvindex.Target{e.target}, out)
+	assert.Equal(t, out[0], 1, "blocks")
 }
 
 // The names of adapters are bounded. A name that was dropped returns with the next block.
@@ -405,17 +393,14 @@ func TestAdaptersAreBounded(t *testing.T) {
 	store := func(lora string) {
 		p := prompt{lora: lora, tokens: make([]uint32, size)}
 		x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{e.event(t, p, 0, 1, 0)}})
-		if !x.Adapter(lora) {
-			t.Fatalf("%s is not known", lora)
-		}
+		require.True(t, x.Adapter(lora), "%s is not known", lora)
 	}
 	const most = 1 << 14
 	for i := range most + 1 {
 		store(fmt.Sprint(i))
 	}
-	if x.Adapter("0") || !x.Adapter(fmt.Sprint(most)) {
-		t.Errorf("0 is known: %v", x.Adapter("0"))
-	}
+	assert.False(t, x.Adapter("0"), "0 is known")
+	assert.True(t, x.Adapter(fmt.Sprint(most)), "0 is known")
 	store("0")
 }
 

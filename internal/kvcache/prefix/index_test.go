@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // chain returns the borders of a text that is added in parts.
@@ -42,16 +44,12 @@ func TestBlockBoundaries_ByPosition(t *testing.T) {
 		for same < b.Len() && b.keys[same] == a.keys[same] {
 			same++
 		}
-		if got := a.End(same); got > n || n-got > max(shortest, n/fineness) {
-			t.Errorf("of %d bytes in common %d are found", n, got)
-		}
+		got := a.End(same)
+		assert.True(t, got <= n && n-got <= max(shortest, n/fineness), "of %d bytes in common %d are found", n, got)
 	}
-	if b := chain("other", whole); b.keys[0] == a.keys[0] {
-		t.Error("prompts of two models have something in common")
-	}
-	if n := a.Len(); n > 300 {
-		t.Errorf("%d borders", n)
-	}
+	assert.NotEqual(t, chain("other", whole).keys[0], a.keys[0], "prompts of two models have something in common")
+	n := a.Len()
+	assert.True(t, n <= 300, "%d borders", n)
 	if short := chain("m", "abc"); short.Len() != 0 || short.Key(0) == chain("m", "abd").Key(0) || short.Total() != 3 || short.End(0) != 0 {
 		t.Errorf("%+v", short)
 	}
@@ -130,9 +128,7 @@ func TestIndex_AgainstModel(t *testing.T) {
 		x := NewIndex(indexmem.New(0))
 		m := &model{after: map[Key]Key{}, forked: map[Key]bool{}}
 		for range 3 + int(seed%2)*130 { // also with more than one word of targets
-			if x.Add() != len(m.held) {
-				t.Fatal("numbers in order")
-			}
+			require.Equal(t, x.Add(), len(m.held), "numbers in order")
 			m.held = append(m.held, map[Key]*when{})
 		}
 		var prompts []*Chain
@@ -154,22 +150,17 @@ func TestIndex_AgainstModel(t *testing.T) {
 			case 1:
 				x.Remove(target)
 				clear(m.held[target])
-				if got := x.Add(); got != target {
-					t.Fatalf("the free place %d was not used: %d", target, got)
-				}
+				require.Equal(t, x.Add(), target, "the free place")
 			default:
 				x.Note(target, c, capacity)
 				m.note(target, c, capacity)
 			}
 			m.forget()
 			c = prompts[rng.IntN(len(prompts))]
-			if got, want := x.Lookup(c, longest), m.own(c); got != want {
-				t.Fatalf("seed %d, step %d: the text is its own from border %d, want %d", seed, step, got, want)
-			}
+			require.Equal(t, x.Lookup(c, longest), m.own(c),
+				"seed %d, step %d: the text is its own from border", seed, step)
 			for i := range m.held {
-				if want := m.longest(i, c); longest[i] != want {
-					t.Fatalf("seed %d, step %d: target %d knows %d borders, want %d", seed, step, i, longest[i], want)
-				}
+				require.Equal(t, longest[i], m.longest(i, c), "seed %d, step %d: borders of target %d", seed, step, i)
 			}
 		}
 		borders := 0
@@ -177,9 +168,8 @@ func TestIndex_AgainstModel(t *testing.T) {
 			borders += len(m.held[i])
 			x.Clear(i)
 		}
-		if x.Borders() != 0 || len(x.root) != 0 || x.bytes != 0 || x.memory.Used(indexmem.Prompts) != 0 {
-			t.Errorf("%d borders and %d nodes are left of %d, %d bytes", x.Borders(), len(x.root), borders, x.bytes)
-		}
+		assert.True(t, x.Borders() == 0 && len(x.root) == 0 && x.bytes == 0 && x.memory.Used(indexmem.Prompts) == 0,
+			"%d borders and %d nodes are left of %d, %d bytes", x.Borders(), len(x.root), borders, x.bytes)
 	}
 }
 
@@ -198,25 +188,19 @@ func TestIndex_Evict(t *testing.T) {
 	}
 	x.Note(a, prompts[0], 0) // used again
 	all := x.Memory()
-	if got := memory.Used(indexmem.Prompts); got != int64(all) {
-		t.Errorf("%d bytes reported of %d", got, all)
-	}
+	assert.Equal(t, memory.Used(indexmem.Prompts), int64(all), "bytes reported of %d", all)
 	each := int64(all) / 30
 	for range 10 {
 		tick, ok := x.Oldest()
-		if freed := x.Evict(tick, each); !ok || freed < each || freed > 2*each {
-			t.Fatalf("freed %d bytes of a prompt of %d", freed, each)
-		}
+		freed := x.Evict(tick, each)
+		require.True(t, ok && freed >= each && freed <= 2*each, "freed %d bytes of a prompt of %d", freed, each)
 	}
-	if memory.Used(indexmem.Prompts) != int64(x.Memory()) || x.Memory() > all-10*int(each) {
-		t.Errorf("%d bytes are left, %d reported", x.Memory(), memory.Used(indexmem.Prompts))
-	}
+	assert.True(t, memory.Used(indexmem.Prompts) == int64(x.Memory()) && x.Memory() <= all-10*int(each),
+		"%d bytes are left, %d reported", x.Memory(), memory.Used(indexmem.Prompts))
 	longest := make([]int, 2)
 	for i, c := range prompts {
 		x.Lookup(c, longest)
-		if known := longest[a]+longest[b] > 0; known != (i == 0 || i > 10) {
-			t.Errorf("prompt %d is known: %t", i, known)
-		}
+		assert.Equal(t, longest[a]+longest[b] > 0, i == 0 || i > 10, "prompt %d is known", i)
 	}
 }
 

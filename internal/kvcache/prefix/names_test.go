@@ -7,6 +7,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // tokens splits a text into tokens of one to eight bytes. The split depends on the
@@ -54,9 +56,8 @@ func TestNames_NoFalseBlocks(t *testing.T) {
 			c := chain("m", s)
 			names := kvindex.Chain(nil, tokens(s), blockSize, "", "")
 			got, bytes, _ := n.Find(c, true)
-			if len(got) > len(names) || !slices.Equal(got, names[:len(got)]) || bytes > len(s) {
-				t.Fatalf("seed %d: %d blocks are attributed to a prompt that does not have them", seed, len(got))
-			}
+			require.True(t, len(got) <= len(names) && slices.Equal(got, names[:len(got)]) && bytes <= len(s),
+				"seed %d: %d blocks are attributed to a prompt that does not have them", seed, len(got))
 			found += len(got)
 			if rng.IntN(2) == 0 {
 				n.Learn(c, names, blockSize, len(names)*blockSize)
@@ -66,9 +67,7 @@ func TestNames_NoFalseBlocks(t *testing.T) {
 			}
 		}
 	}
-	if found < 10_000 {
-		t.Errorf("%d blocks were found at all", found)
-	}
+	assert.True(t, found >= 10_000, "%d blocks were found at all", found)
 }
 
 // In a chat's third turn, the blocks are known up to where the second turn has confirmed the first.
@@ -103,10 +102,8 @@ func TestNames_Evict(t *testing.T) {
 		t.Errorf("%d of %d bytes, %d prompts at %d borders", left, all, n.oldest.Len(), len(n.at))
 	}
 	n.Clear()
-	if memory.Used(indexmem.Prompts) != 0 || n.oldest.Len() != 0 || len(n.at) != 0 {
-		t.Errorf("%d bytes, %d prompts at %d borders are left", memory.Used(indexmem.Prompts), n.oldest.Len(), len(n.at))
-	}
-	if _, ok := n.Oldest(); ok {
-		t.Error("there is an oldest one")
-	}
+	assert.True(t, memory.Used(indexmem.Prompts) == 0 && n.oldest.Len() == 0 && len(n.at) == 0,
+		"%d bytes, %d prompts at %d borders are left", memory.Used(indexmem.Prompts), n.oldest.Len(), len(n.at))
+	_, ok := n.Oldest()
+	assert.False(t, ok, "there is an oldest one")
 }

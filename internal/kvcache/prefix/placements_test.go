@@ -1,11 +1,11 @@
 package prefix
 
 import (
-	"errors"
 	"math/rand/v2"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -23,30 +23,21 @@ func TestPlacements(t *testing.T) {
 		}
 	}
 	place(&own, first, 7, 20_000)
-	if own.Waiting() {
-		t.Error("a prompt is queued without other proxies")
-	}
+	assert.False(t, own.Waiting(), "a prompt is queued without other proxies")
 	own.SetOthers(true)
 	place(&own, chain("m", text(2, 500)), 7, 500) // too short to be published
-	if own.Waiting() {
-		t.Error("a prompt of two borders is published")
-	}
+	assert.False(t, own.Waiting(), "a prompt of two borders is published")
 	place(&own, first, 7, 20_000)
 	place(&own, chain("m", text(3, 30_000)), 8, 30_000)
 	require.NoError(t, other.Read(own.Take(1<<10)))
-	if own.Waiting() || own.Take(1<<10) != nil {
-		t.Error("it is published twice")
-	}
-	if list, _ := other.Since(0, ModelHash("another")); len(list) != 0 {
-		t.Errorf("of another model: %v", list)
-	}
+	assert.True(t, !own.Waiting() && own.Take(1<<10) == nil, "it is published twice")
+	list, _ := other.Since(0, ModelHash("another"))
+	assert.Len(t, list, 0, "of another model")
 	list, seen := other.Since(0, model)
-	if len(list) != 2 || list[0].Target != 8 || list[1].Target != 7 || list[1].Bytes != 20_000 {
-		t.Fatalf("%+v", list)
-	}
-	if again, still := other.Since(seen, model); len(again) != 0 || still != seen {
-		t.Errorf("%v received again", again)
-	}
+	require.True(t, len(list) == 2 && list[0].Target == 8 && list[1].Target == 7 && list[1].Bytes == 20_000,
+		"%+v", list)
+	again, still := other.Since(seen, model)
+	assert.True(t, len(again) == 0 && still == seen, "%v received again", again)
 
 	x := NewIndex(indexmem.New(0))
 	a, b := x.Add(), x.Add()
@@ -57,21 +48,16 @@ func TestPlacements(t *testing.T) {
 		x.Deepest(c, longest)
 		return longest
 	}
-	if got := look(chain("m", text(1, 20_000), text(4, 9_000))); got[a] != first.Len() || got[b] != 0 {
-		t.Errorf("the next turn: %v, want %d and 0", got, first.Len())
-	}
+	got := look(chain("m", text(1, 20_000), text(4, 9_000)))
+	assert.True(t, got[a] == first.Len() && got[b] == 0, "the next turn: %v, want %d and 0", got, first.Len())
 	// The prompt diverges within its last part.
-	if got := look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000))); got[a] < first.Len()-2 || got[a] >= first.Len() {
-		t.Errorf("another end: %v of %d", got, first.Len())
-	}
-	if got := look(chain("m", text(5, 20_000))); got[a] != 0 {
-		t.Errorf("a prompt that no proxy has placed: %v", got)
-	}
+	got = look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000)))
+	assert.True(t, got[a] >= first.Len()-2 && got[a] < first.Len(), "another end: %v of %d", got, first.Len())
+	assert.Equal(t, look(chain("m", text(5, 20_000)))[a], 0, "a prompt that no proxy has placed")
 	x.targets[a].capacity = 25_000
 	x.AddRemote(a, &list[0])
-	if got := look(first); got[a] != 0 || x.Bytes(a) > 30_000 {
-		t.Errorf("%d bytes in a cache of 25,000, %v", x.Bytes(a), got)
-	}
+	got = look(first)
+	assert.True(t, got[a] == 0 && x.Bytes(a) <= 30_000, "%d bytes in a cache of 25,000, %v", x.Bytes(a), got)
 }
 
 // A prompt of another proxy counts once if this proxy sends it to the
@@ -82,16 +68,13 @@ func TestRemoteAndNoted(t *testing.T) {
 	a, b := x.Add(), x.Add()
 	c := chain("m", text(1, 20_000))
 	placed, ok := c.Place(ModelHash("m"), 7, c.Total())
-	if !ok {
-		t.Fatal("too short")
-	}
+	require.True(t, ok, "too short")
 	for range 2 {
 		x.AddRemote(a, &placed)
 		x.AddRemote(b, &placed)
 	}
-	if x.Borders() != 2*tail || x.Bytes(a) != 20_000 {
-		t.Errorf("%d borders, %d bytes of a prompt that was added twice", x.Borders(), x.Bytes(a))
-	}
+	assert.True(t, x.Borders() == 2*tail && x.Bytes(a) == 20_000,
+		"%d borders, %d bytes of a prompt that was added twice", x.Borders(), x.Bytes(a))
 	x.Note(a, c, 0)
 	if x.Held(a) != c.Len() || x.Bytes(a) != c.End(c.Len()) || x.Bytes(b) != 20_000 {
 		t.Errorf("%d borders and %d bytes, want %d and %d; %d bytes of the other", x.Held(a), x.Bytes(a), c.Len(), c.End(c.Len()), x.Bytes(b))
@@ -99,13 +82,11 @@ func TestRemoteAndNoted(t *testing.T) {
 	x.Clear(a)
 	longest := make([]int, 2)
 	x.Deepest(c, longest)
-	if longest[a] != 0 || longest[b] != c.Len() {
-		t.Errorf("%v, want nothing of the one that was forgotten", longest)
-	}
+	assert.Equal(t, longest[a], 0, "%v, want nothing of the one that was forgotten", longest)
+	assert.Equal(t, longest[b], c.Len(), "%v, want nothing of the one that was forgotten", longest)
 	x.Clear(b)
-	if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 {
-		t.Errorf("%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
-	}
+	assert.True(t, x.Borders() == 0 && len(x.root) == 0 && len(x.remote) == 0,
+		"%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
 }
 
 // Messages and memory are bounded, and invalid messages are rejected.
@@ -117,16 +98,13 @@ func TestPlacementsBounds(t *testing.T) {
 		own.Publish(Placed{Model: 1, Target: uint64(i), Bytes: uint32(i)})
 	}
 	raw := own.Take(10*placedBytes + 5)
-	if len(raw) != 1+10*placedBytes {
-		t.Errorf("%d bytes, want those of 10 prompts", len(raw))
-	}
+	assert.Len(t, raw, 1+10*placedBytes, "bytes, want those of 10 prompts")
 	for range maxPlaced {
 		require.NoError(t, other.Read(raw))
 	}
 	list, seen := other.Since(0, 1)
-	if seen != 10*maxPlaced || len(list) > 2*maxPlaced || len(list) < maxPlaced {
-		t.Errorf("%d of %d are kept", len(list), seen)
-	}
+	assert.True(t, seen == 10*maxPlaced && len(list) <= 2*maxPlaced && len(list) >= maxPlaced,
+		"%d of %d are kept", len(list), seen)
 	var fresh Placements
 	require.NoError(t, fresh.Read(raw))
 	if list, _ := fresh.Since(0, 1); len(list) != 10 || list[0].Target != maxPlaced-1 { // the one with the most work, among the first
@@ -142,25 +120,17 @@ func TestPlacementsBounds(t *testing.T) {
 		x.AddRemote(0, &p)
 	}
 	x.Clear(0)
-	if x.Bytes(0) != 0 {
-		t.Errorf("%d bytes of nothing", x.Bytes(0))
-	}
+	assert.True(t, x.Bytes(0) == 0, "%d bytes of nothing", x.Bytes(0))
 	for _, bad := range [][]byte{{scheme + 1}, append([]byte{scheme}, make([]byte, placedBytes-1)...), {scheme, 1}} {
-		if err := other.Read(bad); !errors.Is(err, ErrPlaced) {
-			t.Errorf("%d bytes: %v", len(bad), err)
-		}
+		assert.ErrorIs(t, other.Read(bad), ErrPlaced, "%d bytes", len(bad))
 	}
-	if err := other.Read(nil); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, other.Read(nil))
 }
 
 func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {
 	t.Helper()
 	list, _ := p.Since(0, model)
-	if len(list) == 0 {
-		t.Fatal("nothing was received")
-	}
+	require.NotEqual(t, len(list), 0, "nothing was received")
 	return list
 }
 
@@ -206,9 +176,7 @@ func TestIndex_CountsInAnyOrder(t *testing.T) {
 		}
 		for i := range targets {
 			x.Clear(i)
-			if x.Bytes(i) != 0 {
-				t.Errorf("seed %d: %d bytes of nothing", seed, x.Bytes(i))
-			}
+			assert.True(t, x.Bytes(i) == 0, "seed %d: %d bytes of nothing", seed, x.Bytes(i))
 		}
 		if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 || x.memory.Used(indexmem.Prompts) != 0 {
 			t.Errorf("seed %d: %d borders, %d nodes, %d keys, %d bytes are left", seed, x.Borders(), len(x.root), len(x.remote), x.memory.Used(indexmem.Prompts))

@@ -26,6 +26,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -123,9 +124,8 @@ func read(t *testing.T, v *viewer) (names []string, all []message) {
 		case e := <-v.events:
 			head, data, _ := strings.Cut(string(e), "\n")
 			var m message
-			if err := json.Unmarshal([]byte(strings.TrimPrefix(strings.TrimSpace(data), "data: ")), &m); err != nil {
-				t.Fatalf("%v in %s", err, e)
-			}
+			require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(strings.TrimSpace(data), "data: ")), &m),
+				"in %s", e)
 			names, all = append(names, strings.TrimPrefix(head, "event: ")), append(all, m)
 		default:
 			return names, all
@@ -151,9 +151,7 @@ func run(t *testing.T, f func(t *testing.T, s *stage, b *Board)) {
 func join(t *testing.T, b *Board) *viewer {
 	t.Helper()
 	v := b.viewers.join()
-	if v == nil {
-		t.Fatal("too many viewers")
-	}
+	require.True(t, v != nil, "too many viewers")
 	return v
 }
 
@@ -171,22 +169,15 @@ func TestSnapshotThenDiffs(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		names, all = read(t, v)
-		if len(names) != 1 || names[0] != "diff" {
-			t.Fatalf("then %v", names)
-		}
+		require.Len(t, names, 1)
+		require.Equal(t, names[0], "diff")
 		m := all[0]
 		if len(m.Rows) != 2 || string(m.Rows["decode/10.0.0.2:1"]) != "null" || !strings.Contains(string(m.Rows["decode/10.0.0.3:1"]), `"connector":"nixl","weight":100,`) {
 			t.Errorf("rows %s", m.Rows)
 		}
-		if !strings.Contains(string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`) {
-			t.Errorf("loads %s", m.Loads)
-		}
-		if len(m.Feed) != 2 || m.Feed[0].Text != "left" || m.Feed[1].Text != "joined" {
-			t.Errorf("feed %+v", m.Feed)
-		}
-		if string(m.Parts["requests"]) != "4" || m.Parts["findings"] != nil {
-			t.Errorf("parts %s", m.Parts)
-		}
+		assert.True(t, strings.Contains(string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`), "loads %s", m.Loads)
+		assert.True(t, len(m.Feed) == 2 && m.Feed[0].Text == "left" && m.Feed[1].Text == "joined", "feed %+v", m.Feed)
+		assert.True(t, string(m.Parts["requests"]) == "4" && m.Parts["findings"] == nil, "parts %s", m.Parts)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if _, all = read(t, v); len(all) != 1 || all[0].Rows != nil || all[0].Loads != nil || all[0].Feed != nil {
@@ -201,25 +192,19 @@ func TestViewers_ShareOneCollector(t *testing.T) {
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := s.lists.Load(); n != 0 {
-			t.Errorf("%d entries were listed without viewers", n)
-		}
+		assert.Equal(t, s.lists.Load(), 0, "entries were listed without viewers")
 		var all []*viewer
 		for range maxViewers {
 			all = append(all, join(t, b))
 		}
-		if b.viewers.join() != nil {
-			t.Error("one more joins")
-		}
+		assert.True(t, b.viewers.join() == nil, "one more joins")
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
-		if n := s.lists.Load(); n > 2*4 {
-			t.Errorf("2 entries were listed %d times in 3 s", n)
-		}
+		n := s.lists.Load()
+		assert.True(t, n <= 2*4, "2 entries were listed %d times in 3 s", n)
 		for _, v := range all {
-			if names, _ := read(t, v); len(names) < 3 || names[0] != "snapshot" || names[1] != "diff" {
-				t.Fatalf("a viewer got %v", names)
-			}
+			names, _ := read(t, v)
+			require.True(t, len(names) >= 3 && names[0] == "snapshot" && names[1] == "diff", "a viewer got %v", names)
 			b.viewers.leave(v)
 		}
 		time.Sleep(time.Second)
@@ -227,9 +212,7 @@ func TestViewers_ShareOneCollector(t *testing.T) {
 		before := s.lists.Load()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if n := s.lists.Load(); n != before {
-			t.Errorf("%d entries were listed after all had left", n-before)
-		}
+		assert.Equal(t, s.lists.Load(), before, "entries were listed after all had left")
 	})
 }
 
@@ -285,14 +268,12 @@ func TestLines(t *testing.T) {
 		h := all[0].History
 		last := func(line []value) value { return line[len(line)-1] }
 		for name, want := range map[string]value{"served": 11. / step, "failed": 3. / step, "refused": 2. / step, "alone": 1. / step} {
-			if got := last(h.Total[name]); got < want*.99 || got > want*1.01 {
-				t.Errorf("%s is %v, want %v", name, got, want)
-			}
+			got := last(h.Total[name])
+			assert.True(t, got >= want*.99 && got <= want*1.01, "%s is %v, want %v", name, got, want)
 		}
 		near := func(what string, line []value, want value) {
-			if len(line) == 0 || last(line) < want*.7 || last(line) > want {
-				t.Errorf("%s is %v, want about %v", what, line, want)
-			}
+			assert.True(t, len(line) != 0 && last(line) >= want*.7 && last(line) <= want,
+				"%s is %v, want about %v", what, line, want)
 		}
 		near("first token", h.Total["first50"], 100)
 		near("between tokens", h.Total["between95"], 10)
@@ -301,9 +282,7 @@ func TestLines(t *testing.T) {
 		if line := h.Of[p.String()][1]; line != nil {
 			t.Errorf("prefill has %v between tokens", line)
 		}
-		if load := string(all[0].Loads[p.String()]); !strings.Contains(load, `"hit":0.25`) {
-			t.Errorf("load of prefill is %s", load)
-		}
+		assert.Contains(t, string(all[0].Loads[p.String()]), `"hit":0.25`)
 	})
 }
 
@@ -326,9 +305,7 @@ func TestEtcdAndProxies(t *testing.T) {
 			}
 			feed = append(feed, m.Feed...)
 		}
-		if !strings.Contains(parts["etcd"], `"state":"suspect","live":false`) {
-			t.Errorf("etcd is %s", parts["etcd"])
-		}
+		assert.Contains(t, parts["etcd"], `"state":"suspect","live":false`)
 		if !strings.Contains(parts["proxies"], `"id":"me"`) || !strings.Contains(parts["proxies"], `"error":"no answer"`) {
 			t.Errorf("the proxies are %s: the last ones that were read, and why they are old", parts["proxies"])
 		}
@@ -358,9 +335,8 @@ func TestEtcdInTheFeed(t *testing.T) {
 				got = append(got, c.Text)
 			}
 		}
-		if want := "is suspect; is stale; responds again, and the watch is up to date"; strings.Join(got, "; ") != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, strings.Join(got, "; "), "is suspect; is stale; responds again, and the watch is up to date",
+			got)
 	})
 }
 
@@ -376,12 +352,10 @@ func TestTenure(t *testing.T) {
 		var old, fresh Row
 		_, _ = json.Unmarshal(all[0].Rows["prefill/10.0.0.1:1"], &old), json.Unmarshal(all[0].Rows["decode/10.0.0.2:1"], &fresh)
 		now := time.Now().UnixMilli()
-		if now-old.Since != time.Hour.Milliseconds() || !old.AtLeast {
-			t.Errorf("known for %d ms, at least: %t", now-old.Since, old.AtLeast)
-		}
-		if fresh.Since != now || fresh.AtLeast {
-			t.Errorf("a new lease is %d ms old, at least: %t", now-fresh.Since, fresh.AtLeast)
-		}
+		assert.Equal(t, now-old.Since, time.Hour.Milliseconds())
+		assert.True(t, old.AtLeast)
+		assert.Equal(t, fresh.Since, now, "a new lease")
+		assert.False(t, fresh.AtLeast, "a new lease")
 	})
 }
 
@@ -399,9 +373,7 @@ func TestNames(t *testing.T) {
 		f.rows[name] = json.RawMessage("{}")
 		got = append(got, name)
 	}
-	if want := "decode/a:1, decode/a:1 pending, decode/b:1, decode/b:1 2"; strings.Join(got, ", ") != want {
-		t.Errorf("%q, want %q", got, want)
-	}
+	assert.Equal(t, strings.Join(got, ", "), "decode/a:1, decode/a:1 pending, decode/b:1, decode/b:1 2", got)
 }
 
 // The stream over HTTP: its headers, its format, and its end when the proxy stops.
@@ -434,14 +406,12 @@ func TestEventsOverHTTP(t *testing.T) {
 		}
 	}
 	b.Close()
-	if _, err := io.Copy(io.Discard, in); err != nil {
-		t.Errorf("the end of the proxy: %v", err)
-	}
+	_, err := io.Copy(io.Discard, in)
+	assert.NoError(t, err, "the end of the proxy")
 	late := get(EventsPath)
 	defer late.Body.Close()
-	if late.StatusCode != http.StatusServiceUnavailable || late.Header.Get("Retry-After") == "" {
-		t.Errorf("after the end: %s", late.Status)
-	}
+	assert.True(t, late.StatusCode == http.StatusServiceUnavailable && late.Header.Get("Retry-After") != "",
+		"after the end: %s", late.Status)
 }
 
 // fleetOf returns the figures of a fleet in which a proxy has served n requests within ten seconds.
@@ -492,9 +462,8 @@ func TestFiguresOfAllProxies(t *testing.T) {
 			}
 			return line
 		}
-		if own := during(12); !slices.Contains(own, 1) {
-			t.Fatalf("of this proxy: %v", own)
-		}
+		own := during(12)
+		require.True(t, slices.Contains(own, 1), "of this proxy: %v", own)
 		s.mu.Lock()
 		s.proxies = append(s.proxies, Proxy{ID: "a"}, Proxy{ID: "b", Missing: "refused"})
 		s.figures, s.findings = fleetOf(70), []Finding{{Severity: "warning", Text: "decode/10.0.0.2:1: is down", Cure: "start it"}}
@@ -509,17 +478,15 @@ func TestFiguresOfAllProxies(t *testing.T) {
 			"fleet": "true", "queues": `"batch":2`, "totals": `"refused":{"batch\nfull":70}`, "routes": `"name":"chat"`, "doctor": "is down", "proxies": `"missing":"refused"`,
 			"failures": `[{"role":"decode","instance":"10.0.0.2:1","class":"lost","count":70}]`,
 		} {
-			if got := string(all[0].Parts[part]); !strings.Contains(got, want) {
-				t.Errorf("%s: %s", part, got)
-			}
+			got := string(all[0].Parts[part])
+			assert.True(t, strings.Contains(got, want), "%s: %s", part, got)
 		}
 		b.viewers.leave(one)
 		s.mu.Lock()
 		s.proxies = s.proxies[:1]
 		s.mu.Unlock()
-		if own := during(12); slices.Contains(own, 7) || !slices.Contains(own, 1) {
-			t.Errorf("of this proxy again: %v", own)
-		}
+		own = during(12)
+		assert.True(t, !slices.Contains(own, 7) && slices.Contains(own, 1), "of this proxy again: %v", own)
 	})
 }
 
@@ -546,18 +513,13 @@ func TestFiguresOfAllProxies_Outdated(t *testing.T) {
 			}
 			return parts[part]
 		}
-		if is := after(2*step*time.Second, "fleet"); is != "true" {
-			t.Fatalf("figures of all proxies: %s", is)
-		}
+		require.Equal(t, after(2*step*time.Second, "fleet"), "true", "figures of all proxies")
 		s.mu.Lock()
 		s.broken = errors.New("no answer")
 		s.mu.Unlock()
-		if is := after(currentFor+2*step*time.Second, "fleet"); is != "false" {
-			t.Errorf("figures of all proxies %s after etcd was lost: %s", currentFor, is)
-		}
-		if is := parts["proxies"]; !strings.Contains(is, `"id":"a"`) || !strings.Contains(is, `"error":"no answer"`) {
-			t.Errorf("the proxies are %s", is)
-		}
+		assert.Equal(t, after(currentFor+2*step*time.Second, "fleet"), "false",
+			"figures of all proxies %s after etcd was lost", currentFor)
+		assert.Contains(t, parts["proxies"], `"id":"a"`, `"error":"no answer"`)
 	})
 }
 
@@ -580,9 +542,7 @@ func TestLost(t *testing.T) {
 			for _, l := range list {
 				got = append(got, string(l.Role)+"/"+l.Address)
 			}
-			if !slices.Equal(got, want) {
-				t.Errorf("lost: %v, want %v", got, want)
-			}
+			assert.EqualSlices(t, got, want, "lost")
 		}
 		s.set(4, p, d1, d2, drained)
 		check()
@@ -615,8 +575,6 @@ func TestEjectedInFeed(t *testing.T) {
 				texts = append(texts, c.Text)
 			}
 		}
-		if want := []string{"is ejected: refused", "is no longer ejected"}; !slices.Equal(texts, want) {
-			t.Errorf("%q, want %q", texts, want)
-		}
+		assert.EqualSlices(t, texts, []string{"is ejected: refused", "is no longer ejected"})
 	})
 }

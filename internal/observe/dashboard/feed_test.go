@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The feed describes the changes of an instance.
@@ -55,14 +57,11 @@ func TestFeed_InstanceChanges(t *testing.T) {
 	} {
 		var got []string
 		for _, c := range changes(tc.was, tc.is) {
-			if c.Who != "a:1" || c.Role != instance.Decode {
-				t.Errorf("%s: of %s %s", tc.name, c.Role, c.Who)
-			}
+			assert.Equal(t, c.Who, "a:1", tc.name)
+			assert.Equal(t, c.Role, instance.Decode, tc.name)
 			got = append(got, c.Kind+" "+c.Text)
 		}
-		if text := strings.Join(got, "; "); text != tc.want {
-			t.Errorf("%s: %q, want %q", tc.name, text, tc.want)
-		}
+		assert.Equal(t, strings.Join(got, "; "), tc.want, tc.name)
 	}
 }
 
@@ -71,22 +70,16 @@ func TestFeedKeepsTheLast(t *testing.T) {
 	var f feed
 	empty := instance.NewSnapshot(0, nil)
 	f.follow(empty, instance.NewSnapshot(7, []*instance.Instance{member(instance.Decode, "a:1"), member(instance.Prefill, "b:1")}), time.Now())
-	if len(f.all) != 1 || !strings.Contains(f.all[0].Text, "2 entries") {
-		t.Errorf("at first %+v", f.all)
-	}
+	require.Len(t, f.all, 1, "at first")
+	assert.Contains(t, f.all[0].Text, "2 entries")
 	for range maxFeed + 20 {
 		f.add(Change{Text: "x"}, time.Now())
 	}
-	if len(f.all) != maxFeed || f.all[0].N != 22 || f.n != maxFeed+21 {
-		t.Errorf("%d entries from %d on", len(f.all), f.all[0].N)
-	}
-	if got := f.since(f.n - 2); len(got) != 2 || got[1].N != f.n {
-		t.Errorf("the last two are %+v", got)
-	}
-	if got := f.until(30); len(got) != 9 || got[8].N != 30 {
-		t.Errorf("up to 30 there are %d", len(got))
-	}
-	if f.since(f.n) != nil || f.until(3) != nil {
-		t.Error("there is something where nothing is")
-	}
+	assert.True(t, len(f.all) == maxFeed && f.all[0].N == 22 && f.n == maxFeed+21,
+		"%d entries from %d on", len(f.all), f.all[0].N)
+	got := f.since(f.n - 2)
+	assert.True(t, len(got) == 2 && got[1].N == f.n, "the last two are %+v", got)
+	got = f.until(30)
+	assert.True(t, len(got) == 9 && got[8].N == 30, "up to 30 there are %d", len(got))
+	assert.True(t, f.since(f.n) == nil && f.until(3) == nil, "there is something where nothing is")
 }

@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
-	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // largest is the limit for the bytes of the whole page.
@@ -15,37 +17,25 @@ const largest = 200 << 10
 func TestPage(t *testing.T) {
 	t.Parallel()
 	p := newPage()
-	if len(p.body) > largest {
-		t.Errorf("the page has %d bytes, more than %d", len(p.body), largest)
-	}
+	assert.True(t, len(p.body) <= largest, "the page has %d bytes, more than %d", len(p.body), largest)
 	w := httptest.NewRecorder()
 	p.serve(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	h := w.Header()
 	for name, want := range map[string]string{
 		"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Content-Type": "text/html; charset=utf-8",
 	} {
-		if got := h.Get(name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
+		assert.Equal(t, h.Get(name), want, name)
 	}
 	policy := h.Get("Content-Security-Policy")
 	for _, want := range []string{"default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "require-trusted-types-for 'script'"} {
-		if !strings.Contains(policy, want) {
-			t.Errorf("the policy lacks %s: %s", want, policy)
-		}
+		assert.Contains(t, policy, want)
 	}
-	if strings.Contains(policy, "unsafe") {
-		t.Errorf("the policy has something unsafe: %s", policy)
-	}
+	assert.NotContains(t, policy, "unsafe")
 	// The digests match the contents of the page.
 	for _, tag := range []string{"script", "style"} {
 		m := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllSubmatch(w.Body.Bytes(), -1)
-		if len(m) != 1 {
-			t.Fatalf("%d times <%s>", len(m), tag)
-		}
-		if want := tag + "-src 'sha256-" + hash(m[0][1]) + "'"; !strings.Contains(policy, want) {
-			t.Errorf("the policy lacks %s", want)
-		}
+		require.True(t, len(m) == 1, "%d times <%s>", len(m), tag)
+		assert.Contains(t, policy, tag+"-src 'sha256-"+hash(m[0][1])+"'")
 	}
 	again := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	again.Header.Set("If-None-Match", h.Get("ETag"))
@@ -63,9 +53,8 @@ func TestPage_NoUnsafeContent(t *testing.T) {
 		`innerHTML`, `outerHTML`, `insertAdjacentHTML`, `document\.write`, `\beval\(`, `new Function`, `document\.cookie`,
 		`<[a-z]+[^>]*\son[a-z]+=`, `<[a-z]+[^>]*\sstyle=`, `<script[^>]+src`, `<link[^>]+stylesheet`, `@import`, `url\(`, `setAttribute\('style'`,
 	} {
-		if m := regexp.MustCompile(bad).Find(body); m != nil {
-			t.Errorf("the page has %q", m)
-		}
+		m := regexp.MustCompile(bad).Find(body)
+		assert.True(t, m == nil, "the page has %q", m)
 	}
 	for _, m := range regexp.MustCompile(`https?://[^\s'"<>)]+`).FindAll(body, -1) {
 		if !bytes.HasPrefix(m, []byte("http://www.w3.org/2000/svg")) { // a name, not an address

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // An adapter that a static instance has unloaded since its record was written is not a wrong model.
@@ -25,8 +26,6 @@ func TestMissingModel(t *testing.T) {
 		"static, of an old file": {agent, 0, []string{"base"}, ""},
 	} {
 		in := &instance.Instance{Lease: tc.lease, Record: tc.rec}
-		if got := missing(in, instance.Facts{Models: tc.now}); got != tc.want {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
-		}
+		assert.Equal(t, missing(in, instance.Facts{Models: tc.now}), tc.want, name)
 	}
 }

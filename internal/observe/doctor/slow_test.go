@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestSlow(t *testing.T) {
@@ -43,8 +44,7 @@ func TestSlow(t *testing.T) {
 				got += f.What
 			}
 		}
-		if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
-			t.Errorf("%s: %q, want %q", name, got, tc.want)
-		}
+		assert.True(t, (tc.want != "" || got == "") && strings.Contains(got, tc.want),
+			"%s: %q, want %q", name, got, tc.want)
 	}
 }

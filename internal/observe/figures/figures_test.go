@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -103,13 +103,9 @@ func TestFleet(t *testing.T) {
 		t.Helper()
 		samples, failed := figures.Read(t.Context(), client, 30*time.Second, all)
 		for id, want := range map[string]string{"wrong": "another program", "broken": "/metrics: ", "failing": "status 500", "closed": "refused"} {
-			if !strings.Contains(failed[id], want) {
-				t.Errorf("%s: %q", id, failed[id])
-			}
+			assert.True(t, strings.Contains(failed[id], want), "%s: %q", id, failed[id])
 		}
-		if len(samples) != 2 {
-			t.Fatalf("%v", samples)
-		}
+		require.Len(t, samples, 2)
 		return samples
 	}
 	var h figures.History
@@ -117,9 +113,7 @@ func TestFleet(t *testing.T) {
 	h.Add(first)
 	f := h.Fleet()
 	want := instance.ListedQueue{Model: "chat", Mode: "on", Waiting: map[string]int{"batch": 6}, Keys: map[string]int{"a": 4, "": 2}, Oldest: 1.5, Saturation: map[instance.Role]float64{instance.Decode: .5}}
-	if d := cmp.Diff([]instance.ListedQueue{want}, f.Queues); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, []instance.ListedQueue{want}, f.Queues)
 	refused := f.Counts(figures.QueueRefused)[figures.Series{Name: figures.QueueRefused, Label: "batch\nfull"}]
 	is(t, "refused by the queue", &refused, 6)
 	is(t, "in flight", f.Gauge(figures.Of(figures.InFlight, decode)), 4)
@@ -237,9 +231,8 @@ func TestWindow(t *testing.T) {
 	start := time.Now()
 	for i := range 300 {
 		h.Add(map[string]*figures.Sample{"one": {At: start.Add(time.Duration(i) * time.Second)}})
-		if got, want := h.Fleet().Seconds, float64(min(i, 60)); got < want || got > want+10 {
-			t.Fatalf("after %d s: a window of %v s", i, got)
-		}
+		got, want := h.Fleet().Seconds, float64(min(i, 60))
+		require.True(t, got >= want && got <= want+10, "after %d s: a window of %v s", i, got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -35,14 +36,11 @@ func TestLevel_ConcurrentChange(t *testing.T) {
 			t.Errorf("level %s, want %s; %v", level.Name(), step.want, err)
 		}
 	}
-	if err := level.Set("loud"); !errors.Is(err, logging.ErrLevel) || level.Name() != "warn" {
-		t.Errorf("%v, level %s", err, level.Name())
-	}
+	err = level.Set("loud")
+	assert.True(t, errors.Is(err, logging.ErrLevel) && level.Name() == "warn", "%v, level %s", err, level.Name())
 	got := out.String()
 	if strings.Contains(got, "before") || !strings.Contains(got, "during") || strings.Contains(got, "after") {
 		t.Errorf("the log:\n%s", got)
 	}
-	if n := strings.Count(got, "the log level is"); n != 5 {
-		t.Errorf("%d changes are logged:\n%s", n, got)
-	}
+	assert.Equal(t, strings.Count(got, "the log level is"), 5, "changes are logged:\n%s", got)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -37,9 +38,7 @@ func TestNewLevels(t *testing.T) {
 			t.Parallel()
 			log, err := logging.New(&bytes.Buffer{}, tt.level, "")
 			require.NoError(t, err)
-			if log.GetLevel() != tt.want {
-				t.Errorf("level = %v, want %v", log.GetLevel(), tt.want)
-			}
+			assert.Equal(t, log.GetLevel(), tt.want)
 		})
 	}
 }
@@ -52,14 +51,12 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("level %q: error %v, want ErrLevel", level, err)
 			continue
 		}
-		if !strings.Contains(err.Error(), "error, warn, info, debug, trace") {
-			t.Errorf("level %q: the message does not list the levels: %v", level, err)
-		}
+		assert.True(t, strings.Contains(err.Error(), "error, warn, info, debug, trace"),
+			"level %q: the message does not list the levels: %v", level, err)
 	}
 	_, err := logging.New(&bytes.Buffer{}, "info", "xml")
-	if !errors.Is(err, logging.ErrFormat) || !strings.Contains(err.Error(), "text or json") {
-		t.Errorf("format xml: error %v, want ErrFormat that names text and json", err)
-	}
+	assert.True(t, errors.Is(err, logging.ErrFormat) && strings.Contains(err.Error(), "text or json"),
+		"format xml: error %v, want ErrFormat that names text and json", err)
 }
 
 func TestTextKeepsOneLinePerEntry(t *testing.T) {
@@ -69,15 +66,10 @@ func TestTextKeepsOneLinePerEntry(t *testing.T) {
 	require.NoError(t, err)
 	log.WithField(logging.FieldInstance, "10.0.0.1:8000\x1b[31m\nlevel=error").Info("first\nsecond")
 	log.Debug("not shown")
-	if n := strings.Count(out.String(), "\n"); n != 1 {
-		t.Errorf("%d lines, want 1: a value must not be able to forge a line: %q", n, out.String())
-	}
-	if strings.Contains(out.String(), "\x1b") {
-		t.Errorf("an escape sequence reached the output: %q", out.String())
-	}
-	if !strings.Contains(out.String(), "instance=") {
-		t.Errorf("no instance field in %q", out.String())
-	}
+	assert.Equal(t, strings.Count(out.String(), "\n"), 1,
+		"lines, want 1: a value must not be able to forge a line: %q", out.String())
+	assert.NotContains(t, out.String(), "\x1b")
+	assert.Contains(t, out.String(), "instance=")
 }
 
 func TestJSONLinesParse(t *testing.T) {
@@ -87,14 +79,10 @@ func TestJSONLinesParse(t *testing.T) {
 	require.NoError(t, err)
 	log.WithField(logging.FieldRevision, 42).WithError(errors.New("lease lost")).Warn("registering again")
 	var line map[string]any
-	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
-		t.Fatalf("%v in %q", err, out.String())
-	}
+	require.NoError(t, json.Unmarshal(out.Bytes(), &line), "in %q", out.String())
 	want := map[string]any{"level": "warning", "msg": "registering again", logging.FieldRevision: 42.0, logrus.ErrorKey: "lease lost"}
 	for k, v := range want {
-		if line[k] != v {
-			t.Errorf("%s = %v, want %v", k, line[k], v)
-		}
+		assert.Equal(t, line[k], v, k)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // gate lets writes through while it is open.
@@ -43,13 +45,9 @@ func TestQueueWithAStalledOutput(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if q.Flush(time.Millisecond) {
-		t.Fatal("all is written to an output that takes nothing")
-	}
+	require.False(t, q.Flush(time.Millisecond), "all is written to an output that takes nothing")
 	close(g.open)
-	if !q.Flush(time.Minute) {
-		t.Fatal("it was not written")
-	}
+	require.True(t, q.Flush(time.Minute), "it was not written")
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	got := strings.Split(strings.TrimSuffix(g.got.String(), "\n"), "\n")
@@ -57,9 +55,7 @@ func TestQueueWithAStalledOutput(t *testing.T) {
 		t.Errorf("%d lines came, %d were lost, the last is %.40q", len(got), lost, last)
 	}
 	for i, l := range got[:len(got)-1] {
-		if want := fmt.Sprintf("%06d %s", i, line); l != want {
-			t.Fatalf("line %d is %.40q", i, l)
-		}
+		require.Equal(t, l, fmt.Sprintf("%06d %s", i, line), "line %d", i)
 	}
 }
 
@@ -76,7 +72,5 @@ func TestQueueInOrder(t *testing.T) {
 	if !q.Flush(time.Minute) || g.got.String() != want.String() {
 		t.Errorf("%d bytes of %d", g.got.Len(), want.Len())
 	}
-	if !q.Flush(0) {
-		t.Error("an empty queue is not empty")
-	}
+	assert.True(t, q.Flush(0), "an empty queue is not empty")
 }

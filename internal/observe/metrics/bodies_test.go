@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestBodies(t *testing.T) {
@@ -16,7 +17,6 @@ func TestBodies(t *testing.T) {
 	want := map[string]float64{
 		"pd_request_bodies_bytes": 3, "pd_request_bodies_limit_bytes": 7, "pd_request_bodies_refused_total": 2,
 	}
-	if got := gathered(t, reg); !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	got := gathered(t, reg)
+	assert.True(t, maps.Equal(got, want), "got %v, want %v", got, want)
 }

@@ -1,7 +1,6 @@
 package metrics_test
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,7 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // listing is a registry that records every described metric, used or not.
@@ -37,8 +37,7 @@ func (l *listing) MustRegister(list ...prometheus.Collector) {
 // Every family is on the page.
 func TestMetricFamilies_Documented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../../docs/reference/metrics.md")
-	require.NoError(t, err)
+	page := testkit.ReadFile(t, "../../../docs/reference/metrics.md")
 	l := &listing{Registry: prometheus.NewRegistry()}
 	metrics.New(l, metrics.Options{Version: "test", Models: 100})
 	metrics.Membership{}.Register(l)
@@ -53,21 +52,16 @@ func TestMetricFamilies_Documented(t *testing.T) {
 	metrics.Roles{}.Register(l)
 	metrics.ModelRoutes(nil).Register(l)
 	bridgemetrics.Bridge(nil).Register(l)
-	if len(l.names) < 20 {
-		t.Errorf("only %d families: %v", len(l.names), l.names)
-	}
+	assert.True(t, len(l.names) >= 20, "only %d families: %v", len(l.names), l.names)
 	known := map[string]bool{}
 	for _, name := range l.names {
 		known[name] = true
-		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("docs/reference/metrics.md does not mention %s", name)
-		}
+		assert.True(t, strings.Contains(string(page), "`"+name+"`"),
+			"docs/reference/metrics.md does not mention %s", name)
 	}
-	others, err := os.ReadFile("../../../docs/api.md")
-	require.NoError(t, err)
+	others := testkit.ReadFile(t, "../../../docs/api.md")
 	for _, m := range regexp.MustCompile("pd_[a-z_]+").FindAllString(string(page)+string(others), -1) {
-		if !known[m] && !strings.HasPrefix(m, "pd_agent_") {
-			t.Errorf("the pages mention %s, which does not exist", m)
-		}
+		assert.False(t, !known[m] && !strings.HasPrefix(m, "pd_agent_"),
+			"the pages mention %s, which does not exist", m)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -45,11 +46,8 @@ func TestKVEvents(t *testing.T) {
 		"pd_kv_events_trouble_total a:1 1 bad": 9, "pd_kv_events_trouble_total a:1 1 orphan": 2, "pd_kv_events_trouble_total a:1 1 full": 6,
 		"pd_kv_events_queue_bytes   ": 10, "pd_kv_events_queue_limit_bytes   ": 11, "pd_kv_events_queue_dropped_total   ": 12,
 	} {
-		if n, ok := got[name]; !ok || n != want {
-			t.Errorf("%s is %v, want %v", name, n, want)
-		}
+		n, ok := got[name]
+		assert.True(t, ok && n == want, "%s is %v, want %v", name, n, want)
 	}
-	if len(got) != 23 {
-		t.Errorf("%d values: %v", len(got), got)
-	}
+	assert.Len(t, got, 23, "values")
 }

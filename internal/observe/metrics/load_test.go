@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // TestIndexMemory: the memory of the indexes and its limit are exported even without a prompt.
@@ -28,9 +29,8 @@ func TestIndexMemory(t *testing.T) {
 		"pd_index_memory_bytes prompts": 0, "pd_index_memory_bytes kv_blocks": 7, "pd_index_memory_limit_bytes": 1000,
 		"pd_index_memory_evicted_bytes_total prompts": 0, "pd_index_memory_evicted_bytes_total kv_blocks": 0,
 	} {
-		if n, ok := got[name]; !ok || n != want {
-			t.Errorf("%s is %v (%t), want %v", name, n, ok, want)
-		}
+		n, ok := got[name]
+		assert.True(t, ok && n == want, "%s is %v (%t), want %v", name, n, ok, want)
 	}
 }
 
@@ -61,8 +61,6 @@ func TestModelsWithTheSameLabel(t *testing.T) {
 	}.Register(reg)
 	got := gathered(t, reg)
 	for series, want := range map[string]float64{"pd_queue_bytes other": 4, "pd_queue_bytes " + instance.Printable(long, 200): 6} {
-		if got[series] != want {
-			t.Errorf("%s is %v, want %v", series, got[series], want)
-		}
+		assert.Equal(t, got[series], want, series)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestMembership_EtcdMetrics(t *testing.T) {
@@ -44,15 +45,12 @@ func TestMembership_EtcdMetrics(t *testing.T) {
 		"pd_membership_orphans": 6, "pd_membership_held": 2, "pd_membership_kept": 8, "pd_membership_revision": 7, "pd_ready": 1,
 		"pd_picks_total session prefill": 9, "pd_picks_total round_robin prefill": 0, "pd_instance_picks_total d:1 decode": 8, "pd_both_picks_total no_other decode": 4, "pd_prompt_tokens_total p:1 asked": 9, "pd_prompt_tokens_total p:1 expected": 6, "pd_prompt_tokens_total p:1 found": 5, "pd_picks_elsewhere_total zone_none prefill": 3,
 	} {
-		if v, ok := got[name]; !ok || v != want {
-			t.Errorf("%s is %v (%t), want %v", name, v, ok, want)
-		}
+		v, ok := got[name]
+		assert.True(t, ok && v == want, "%s is %v (%t), want %v", name, v, ok, want)
 	}
-	if v, ok := got["pd_membership_snapshot_age_seconds"]; ok {
-		t.Errorf("an age without a saved membership: %v", v)
-	}
+	v, ok := got["pd_membership_snapshot_age_seconds"]
+	assert.False(t, ok, "an age without a saved membership: %v", v)
 	stops = true
-	if v, ok := gathered(t, reg)["pd_ready"]; ok {
-		t.Errorf("pd_ready is %v while the proxy stops", v)
-	}
+	v, ok = gathered(t, reg)["pd_ready"]
+	assert.False(t, ok, "pd_ready is %v while the proxy stops", v)
 }

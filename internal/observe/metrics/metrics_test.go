@@ -1,7 +1,6 @@
 package metrics_test
 
 import (
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -38,9 +38,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 		"pd_request_duration_seconds /v1/completions": 1600, "pd_request_duration_seconds /v1/chat/completions": 800,
 		"pd_time_to_first_token_seconds /v1/completions pair": 800, "pd_time_to_first_token_seconds /v1/chat/completions decode_only": 0,
 	} {
-		if counts[name] != n {
-			t.Errorf("%s counted %v, want %v", name, counts[name], n)
-		}
+		assert.Equal(t, counts[name], n, "counts of %s", name)
 	}
 }
 
@@ -86,9 +84,7 @@ func TestStages_ByRole(t *testing.T) {
 		"/moved decode decode", "/moved prefill prefill", "/moved prefill queue",
 		"/alone decode_only", "/lost pair", "/moved pair",
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("counted\n%q, want\n%q", got, want)
-	}
+	assert.EqualSlices(t, got, want, "counted\n, want")
 }
 
 // Counting must not allocate: it happens for every request.

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -39,9 +40,8 @@ func gathered(t *testing.T, reg prometheus.Gatherer) map[string]float64 {
 func check(t *testing.T, got, want map[string]float64) {
 	t.Helper()
 	for name, n := range want {
-		if is, ok := got[name]; !ok || is != n {
-			t.Errorf("%s is %v (there: %t), want %v", name, is, ok, n)
-		}
+		is, ok := got[name]
+		assert.True(t, ok && is == n, "%s is %v (there: %t), want %v", name, is, ok, n)
 	}
 }
 
@@ -112,18 +112,16 @@ func TestModels(t *testing.T) {
 		"pd_model_time_to_first_token_seconds a": 1, "pd_model_time_per_output_token_seconds a": 1, "pd_model_time_per_output_token_seconds other": 1,
 	})
 	for name := range got {
-		if strings.Contains(name, "made up") || strings.Contains(name, "third") {
-			t.Errorf("there is %s", name)
-		}
+		assert.NotContains(t, name, "made up")
+		assert.NotContains(t, name, "third")
 	}
 	// The label of a model that has left is given to a served one.
 	fleet.set(member(instance.Prefill, "p:1", instance.Ready, "third"), member(instance.Decode, "d:1", instance.Ready, "third"))
 	m.Done(answered("third"))
 	got = gathered(t, reg)
 	check(t, got, map[string]float64{"pd_model_requests_total third ok": 1, "pd_model_tokens_total third output": 7, "pd_model_requests_total other ok": 1})
-	if _, ok := got["pd_model_requests_total a ok"]; ok {
-		t.Error("the model that has left has series")
-	}
+	_, ok := got["pd_model_requests_total a ok"]
+	assert.False(t, ok, "the model that has left has series")
 }
 
 // An adapter that got its label when it was used, while instances listed it, loses it when they no longer do.
@@ -143,9 +141,7 @@ func TestModels_LabelOfAnAdapter(t *testing.T) {
 		}
 		fleet.set(member(instance.Decode, "d:1", instance.Ready, "base", "y"))
 		m.Done(answered("y"))
-		if got := gathered(t, reg); got["pd_model_requests_total y ok"] != 1 {
-			t.Errorf("%s: %v", name, got)
-		}
+		assert.Equal(t, gathered(t, reg)["pd_model_requests_total y ok"], 1, name)
 	}
 }
 
@@ -169,9 +165,8 @@ func TestModels_LabelOfARoute(t *testing.T) {
 		m.Done(answered("new"))
 		got := gathered(t, reg)
 		check(t, got, map[string]float64{"pd_model_requests_total new ok": 1, "pd_model_requests_total other ok": 1})
-		if _, ok := got["pd_model_requests_total old ok"]; ok {
-			t.Errorf("%s: a deleted model route has series", name)
-		}
+		_, ok := got["pd_model_requests_total old ok"]
+		assert.False(t, ok, "%s: a deleted model route has series", name)
 	}
 }
 
@@ -202,9 +197,7 @@ func TestModels_LabelsAreBounded(t *testing.T) {
 				sum += n
 			}
 		}
-		if len(labels) > most+1 || sum != 200 {
-			t.Errorf("%d labels, %v requests", len(labels), sum)
-		}
+		assert.True(t, len(labels) <= most+1 && sum == 200, "%d labels, %v requests", len(labels), sum)
 	}
 }
 
@@ -258,9 +251,8 @@ func TestInstances(t *testing.T) {
 	got := gathered(t, reg)
 	check(t, got, map[string]float64{"pd_instance_time_to_first_token_seconds p:1 prefill": 3})
 	for name := range got {
-		if strings.Contains(name, "d:1") || strings.Contains(name, "d:9") {
-			t.Errorf("there is %s", name)
-		}
+		assert.NotContains(t, name, "d:1")
+		assert.NotContains(t, name, "d:9")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func blocks(size int) func(*instance.Instance) {
@@ -30,8 +31,6 @@ func TestBlocksOfDifferentSizes(t *testing.T) {
 		{"prefill does not say", []*instance.Instance{in(p, "p:1"), in(d, "d:1", blocks(16))}, ""},
 		{"of another connector", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), connector("plain"))}, ""},
 	} {
-		if got := newFleet(tc.list...).words(); got != tc.want {
-			t.Errorf("%s: %q", tc.name, got)
-		}
+		assert.Equal(t, newFleet(tc.list...).words(), tc.want, tc.name)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A notice reports KV events that cannot be followed, with the reason.
@@ -16,7 +17,6 @@ func TestKVEvents_NotFollowed(t *testing.T) {
 		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Fallback: true,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector }, NoKVEvents: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
 	}.Texts()
-	if want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"; strings.Join(got, "\n") != want {
-		t.Errorf("%q", got)
-	}
+	want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"
+	assert.True(t, strings.Join(got, "\n") == want, "%q", got)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -154,9 +155,7 @@ func TestNotices_Membership(t *testing.T) {
 			for _, address := range tc.out {
 				f.out[address] = true
 			}
-			if got := f.words(); got != tc.want {
-				t.Errorf("%q\nwant %q", got, tc.want)
-			}
+			assert.Equal(t, f.words(), tc.want)
 		})
 	}
 }
@@ -167,9 +166,7 @@ func TestView_NamesHungInstances(t *testing.T) {
 	f := newFleet(in(instance.Prefill, "a:1"), in(instance.Prefill, "a:2"), in(instance.Decode, "b:1"), in(instance.Decode, "b:2"))
 	f.out["a:1"], f.out["b:2"], f.hung["b:2"] = true, true, true
 	const want = "decode b:2 is ejected: hung: no request made progress for 6s. It returns when a trial request succeeds; if none does, restart its engine"
-	if got := f.words(); got != want {
-		t.Errorf("%q\nwant %q", got, want)
-	}
+	assert.Equal(t, f.words(), want)
 }
 
 // Refusals of the proxy's key and of certificates are reported until they are old or the instance has left.
@@ -186,17 +183,13 @@ func TestView_NamesRefusals(t *testing.T) {
 		fail(instance.Prefill, "a:1", leg.Lost)
 		const key = "engines have refused the key of this proxy in the last 5 minutes: decode/b:1, decode/b:2. Correct --engine-api-key\n"
 		const tls = "TLS with engines failed in the last 5 minutes: prefill/a:1. The log of this proxy has the reasons"
-		if got := f.words(); got != key+tls {
-			t.Errorf("%q\nwant %q", got, key+tls)
-		}
+		assert.Equal(t, f.words(), key+tls)
 		f.snapshot = instance.NewSnapshot(2, f.snapshot.All()[:1])
 		if got := f.words(); strings.Contains(got, "key of this proxy") || !strings.Contains(got, tls) {
 			t.Errorf("after decode has left: %q", got)
 		}
 		time.Sleep(6 * time.Minute)
-		if got := f.words(); strings.Contains(got, "TLS") {
-			t.Errorf("after 6 minutes: %q", got)
-		}
+		assert.NotContains(t, f.words(), "TLS")
 	})
 }
 
@@ -247,14 +240,10 @@ func TestNotServing(t *testing.T) {
 				t.Errorf("without a fallback: %q, want %q", got, tc.noPair)
 			}
 			v.Fallback = true
-			if got := v.NotServing(); got != tc.nothing {
-				t.Errorf("with a fallback: %q, want %q", got, tc.nothing)
-			}
+			assert.Equal(t, v.NotServing(), tc.nothing, "with a fallback")
 		})
 	}
-	if got := (notice.View{Snapshot: instance.NewSnapshot(0, nil)}).NotServing(); !strings.Contains(got, "has not been read yet") {
-		t.Errorf("before the first list: %q", got)
-	}
+	assert.Contains(t, (notice.View{Snapshot: instance.NewSnapshot(0, nil)}).NotServing(), "has not been read yet")
 }
 
 func alone(reason string) *forward.Entry {
@@ -272,21 +261,15 @@ func TestNotices_DecodeOnlyRequests(t *testing.T) {
 	for range 9 {
 		f.counts.Done(alone("small_uncached")) // because decode-only is faster
 	}
-	if got := f.words(); got != "" {
-		t.Errorf("after a few: %q", got)
-	}
+	assert.Equal(t, f.words(), "", "after a few")
 	for range 3 {
 		f.counts.Done(alone("no_handover"))
 	}
 	f.counts.Done(alone("no_prefill")) // before the prefill instance was registered
 	const want = "1 prefill instance is ready, but each of the last 7 requests was served by decode alone: 4 n (several answers to one prompt), 3 no_handover (prefill offered no KV transfer)"
-	if got := f.words(); got != want {
-		t.Errorf("%q\nwant %q", got, want)
-	}
+	assert.Equal(t, f.words(), want)
 	f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
-	if got := f.words(); got != "" {
-		t.Errorf("after a pair: %q", got)
-	}
+	assert.Equal(t, f.words(), "", "after a pair")
 }
 
 // A notice reports an instance whose connector transfers nothing, until it does or the
@@ -302,32 +285,20 @@ func TestNotices_NoTransfer(t *testing.T) {
 	}
 	lose(bad, 2)
 	f.counts.Handed(good, true)
-	if got := f.words(); got != "" {
-		t.Errorf("after two: %q", got)
-	}
+	assert.Equal(t, f.words(), "", "after two")
 	lose(bad, 1)
 	const want = "prefill 10.0.0.1:8000 (nixl) has sent no transfer params in its last 3 answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?"
-	if got := f.words(); got != want {
-		t.Errorf("%q\nwant %q", got, want)
-	}
+	assert.Equal(t, f.words(), want)
 	f.counts.Handed(bad, true)
-	if got := f.words(); got != "" {
-		t.Errorf("handed over: %q", got)
-	}
+	assert.Equal(t, f.words(), "", "handed over")
 	lose(bad, 3)
 	next := in(instance.Prefill, "10.0.0.1:8000", func(i *instance.Instance) { i.Record.ID = "second" })
 	f.snapshot = instance.NewSnapshot(2, []*instance.Instance{next, good, d})
-	if got := f.words(); got != "" {
-		t.Errorf("in another life: %q", got)
-	}
+	assert.Equal(t, f.words(), "", "in another life")
 	lose(next, 3)
-	if got := f.words(); got != want {
-		t.Errorf("after the restart: %q", got)
-	}
+	assert.Equal(t, f.words(), want, "after the restart")
 	f.snapshot = instance.NewSnapshot(3, []*instance.Instance{good, d})
-	if got := f.words(); got != "" {
-		t.Errorf("after it left: %q", got)
-	}
+	assert.Equal(t, f.words(), "", "after it left")
 }
 
 // The number and the length of notices are bounded.
@@ -344,13 +315,9 @@ func TestNotices_Bounded(t *testing.T) {
 		}
 	}
 	words := strings.Split(f.words(), "\n")
-	if len(words) != 8 {
-		t.Errorf("%d notices", len(words))
-	}
+	assert.Len(t, words, 8, "notices")
 	for _, w := range words {
-		if len(w) > 500 {
-			t.Errorf("%d bytes", len(w))
-		}
+		assert.True(t, len(w) <= 500, "%d bytes", len(w))
 	}
 }
 
@@ -372,7 +339,5 @@ func TestCounts_ConcurrentRequests(t *testing.T) {
 	all.Wait()
 	f.counts.Handed(p, true)
 	f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
-	if got := f.words(); got != "" {
-		t.Error(got)
-	}
+	assert.Equal(t, f.words(), "")
 }

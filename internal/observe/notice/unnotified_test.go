@@ -6,6 +6,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Keys of a former etcd that proxies keep are reported, because etcd, and so pdctl, lacks them.
@@ -15,9 +17,8 @@ func TestKeptEntries_Reported(t *testing.T) {
 	got := notice.View{
 		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Connector: func(*instance.Instance) string { return "nixl" }, Kept: 3,
 	}.Texts()
-	if len(got) != 1 || !strings.Contains(got[0], "(3): pdctl restore --all") {
-		t.Errorf("%q", got)
-	}
+	require.Len(t, got, 1)
+	assert.Contains(t, got[0], "(3): pdctl restore --all")
 }
 
 // Prefill instances whose notifications do not arrive are named with the expected address.
@@ -33,7 +34,5 @@ func TestUnnotified(t *testing.T) {
 	want := "no decode instance is registered: nothing is served\n" +
 		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
 		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"
-	if strings.Join(got, "\n") != want {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, strings.Join(got, "\n"), want, got)
 }

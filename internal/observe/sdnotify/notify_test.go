@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -33,36 +34,22 @@ func setenv(t *testing.T, socket, usec string) {
 func TestSend(t *testing.T) {
 	s := testkit.StartSystemd(t)
 	setenv(t, s.Path, "")
-	if !sdnotify.Enabled() {
-		t.Fatal("not enabled")
-	}
+	require.True(t, sdnotify.Enabled(), "not enabled")
 	require.NoError(t, sdnotify.Send(daemon.SdNotifyReady, sdnotify.Status("two\nlines\x1b")))
 	require.NoError(t, sdnotify.Send(daemon.SdNotifyStopping, sdnotify.ExtendTimeout(90*time.Second)))
 	want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
-	testkit.Eventually(t, time.Minute, func() error {
-		if d := cmp.Diff(want, s.Messages()); d != "" {
-			return errors.New(d)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, time.Minute, func() string { return cmp.Diff(want, s.Messages()) }, "")
 }
 
 func TestWithoutSystemd(t *testing.T) {
 	sane := func(context.Context) error { t.Error("sane was called"); return nil }
 	setenv(t, "", "")
-	if err := sdnotify.Send(daemon.SdNotifyReady); err != nil || sdnotify.Enabled() {
-		t.Error(err)
-	}
-	if err := sdnotify.Watch(t.Context(), sane, func(error) {}); err != nil {
-		t.Error(err)
-	}
+	err := sdnotify.Send(daemon.SdNotifyReady)
+	assert.True(t, err == nil && !sdnotify.Enabled(), err)
+	assert.NoError(t, sdnotify.Watch(t.Context(), sane, func(error) {}))
 	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
-	if err := sdnotify.Send(daemon.SdNotifyReady); err == nil {
-		t.Error("no error without a listener")
-	}
-	if err := sdnotify.Watch(t.Context(), sane, func(error) {}); err == nil {
-		t.Error("no error for an invalid WATCHDOG_USEC")
-	}
+	assert.Error(t, sdnotify.Send(daemon.SdNotifyReady), "no error without a listener")
+	assert.Error(t, sdnotify.Watch(t.Context(), sane, func(error) {}), "no error for an invalid WATCHDOG_USEC")
 }
 
 func TestWatch(t *testing.T) {
@@ -119,26 +106,17 @@ func TestWatch(t *testing.T) {
 	// Watch keeps calling sane and sends nothing. The first rounds let earlier pings arrive.
 	rounds := func() {
 		from := calls.Load()
-		testkit.Eventually(t, time.Minute, func() error {
-			if calls.Load() < from+5 {
-				return errors.New("sane was not called")
-			}
-			return nil
-		})
+		testkit.EventuallyTrue(t, time.Minute, func() bool { return calls.Load() >= from+5 }, "sane was not called")
 	}
 	rounds()
 	before := s.Count(daemon.SdNotifyWatchdog)
 	rounds()
-	if got := s.Count(daemon.SdNotifyWatchdog); got != before {
-		t.Errorf("%d pings while sane hangs", got-before)
-	}
+	assert.Equal(t, s.Count(daemon.SdNotifyWatchdog), before, "pings while sane hangs")
 	hangs.Store(false)
 	await("hung", "sane")
 	pings(2)
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-done)
 }
 
 func TestWatchdog(t *testing.T) {
@@ -147,9 +125,7 @@ func TestWatchdog(t *testing.T) {
 	log.SetOutput(&out)
 	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
 	sdnotify.Watchdog(t.Context(), "agent", nil, log)
-	if !strings.Contains(out.String(), "no watchdog") {
-		t.Errorf("invalid variables: %q", out.String())
-	}
+	assert.Contains(t, out.String(), "no watchdog")
 	setenv(t, testkit.StartSystemd(t).Path, "20000")
 	ctx, cancel := context.WithCancel(t.Context())
 	sdnotify.Watchdog(ctx, "agent", func(context.Context) error {

@@ -2,7 +2,6 @@ package tracing
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -45,18 +45,15 @@ func TestSpan_ClientTextBounded(t *testing.T) {
 	q.End(&Outcome{Model: strings.Repeat("m", 1<<20), Status: http.StatusOK})
 	require.NoError(t, tracer.Close(t.Context()))
 	spans := c.Spans()
-	if len(spans) != 2 {
-		t.Fatalf("%d spans have come, want 2", len(spans))
-	}
+	require.Len(t, spans, 2, "spans have come, want 2")
 	for _, s := range spans {
 		for _, a := range s.Attributes {
 			if text := a.Value.GetStringValue(); len(text) > 300 || strings.Contains(text, "secret") {
 				t.Errorf("%s of %s has %d bytes: %.300s", a.Key, s.Name, len(text), text)
 			}
 		}
-		if got := s.Attribute("url.path"); !strings.HasPrefix(got, `/v1/responses/\xff`) {
-			t.Errorf("url.path of %s is %q", s.Name, got)
-		}
+		got := s.Attribute("url.path")
+		assert.True(t, strings.HasPrefix(got, `/v1/responses/\xff`), "url.path of %s is %q", s.Name, got)
 	}
 }
 
@@ -92,9 +89,7 @@ func TestCollector_Hangs(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := tracer.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("%v, want the end of the wait", err)
-	}
+	assert.ErrorIs(t, tracer.Close(ctx), context.DeadlineExceeded, "want the end of the wait")
 }
 
 // The log has the start of the answer of a collector that refuses traces.
@@ -108,10 +103,7 @@ func TestCollector_LongRefusal(t *testing.T) { //nolint:paralleltest // the log 
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 	tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
 	require.NoError(t, tracer.Close(t.Context()))
-	if n := tracer.Dropped(); n != 1 {
-		t.Errorf("%d spans were dropped, want 1", n)
-	}
-	if got := lines.String(); len(got) > 2000 || !strings.Contains(got, "quota exceeded") {
-		t.Errorf("%d bytes: %.300s", len(got), got)
-	}
+	assert.Equal(t, tracer.Dropped(), 1, "spans were dropped, want 1")
+	got := lines.String()
+	assert.True(t, len(got) <= 2000 && strings.Contains(got, "quota exceeded"), "%d bytes: %.300s", len(got), got)
 }

@@ -11,6 +11,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -48,9 +49,8 @@ func TestOpenWithoutACollector(t *testing.T) {
 	}
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier/pigeon")
-	if _, err := Open(t.Context(), Options{}); err == nil {
-		t.Error("a protocol that there is not")
-	}
+	_, err := Open(t.Context(), Options{})
+	assert.Error(t, err, "a protocol that there is not")
 	for _, protocol := range []string{"grpc", "http/protobuf"} {
 		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
 		tracer, err := Open(t.Context(), Options{})
@@ -83,9 +83,8 @@ func TestSampling(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 		tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
 	}
-	if n := len(spans.GetSpans()); n < requests/5 || n > requests*3/10 {
-		t.Errorf("%d of %d requests were traced", n, requests)
-	}
+	n := len(spans.GetSpans())
+	assert.True(t, n >= requests/5 && n <= requests*3/10, "%d of %d requests were traced", n, requests)
 }
 
 // nowhere is an exporter that drops its spans.
@@ -115,7 +114,6 @@ func TestNotSampled_FewAllocations(t *testing.T) { //nolint:paralleltest // it c
 	defer func() { _ = tracer.Close(t.Context()) }()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 	now, h := time.Now(), http.Header{}
-	if n := testing.AllocsPerRun(100, func() { pair(tracer, r, now, h) }); n > 2 {
-		t.Errorf("%v allocations", n)
-	}
+	n := testing.AllocsPerRun(100, func() { pair(tracer, r, now, h) })
+	assert.True(t, n <= 2, "%v allocations", n)
 }

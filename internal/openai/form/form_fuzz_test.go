@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai/form"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var nameParam = regexp.MustCompile(`(?i) name=`)
@@ -28,9 +29,7 @@ func FuzzForm(f *testing.F) {
 		if _, boundary, _ := strings.Cut(contentType, "boundary="); err != nil && !strings.ContainsAny(boundary, "\"; \\") {
 			params, err = map[string]string{"boundary": boundary}, nil
 		}
-		if err != nil {
-			t.Fatalf("accepted %q: %v", contentType, err)
-		}
+		require.NoError(t, err, "accepted %q", contentType)
 		model, delimiter := "", []byte("\r\n--"+params["boundary"])
 		for _, part := range bytes.Split(append([]byte("\r\n"), body...), delimiter)[1:] {
 			header, data, _ := bytes.Cut(part, []byte("\r\n\r\n"))
@@ -41,9 +40,7 @@ func FuzzForm(f *testing.F) {
 			}
 			switch {
 			case bytes.HasPrefix(part, []byte("--")):
-				if got.Model != model && model != "" {
-					t.Fatalf("model %q, want %q: %q", got.Model, model, body)
-				}
+				require.False(t, got.Model != model && model != "", "model %q, want %q: %q", got.Model, model, body)
 				return
 			case named("model") && !bytes.Contains(bytes.ToLower(header), []byte("filename")):
 				model = string(data)

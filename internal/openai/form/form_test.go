@@ -3,12 +3,13 @@ package form_test
 import (
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/form"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -37,8 +38,7 @@ func (r *recordedForm) types() []string {
 
 func recordedForms(tb testing.TB) []recordedForm {
 	tb.Helper()
-	raw, err := os.ReadFile("../../../sim/fakevllm/testdata/forms.json")
-	require.NoError(tb, err)
+	raw := testkit.ReadFile(tb, "../../../sim/fakevllm/testdata/forms.json")
 	var list []recordedForm
 	require.NoError(tb, json.Unmarshal(raw, &list))
 	return list
@@ -63,12 +63,9 @@ func TestForms_SameAsVLLM(t *testing.T) {
 			t.Errorf("%s: not an error of ours: %v", r.Name, err)
 			continue
 		}
-		if multipart := strings.HasPrefix(strings.ToLower(r.Type), "multipart/"); own != nil && own.Final != multipart {
-			t.Errorf("%s: an engine is asked about it: %t", r.Name, !own.Final)
-		}
-		if own != nil && own.Status != 400 {
-			t.Errorf("%s: status %d", r.Name, own.Status)
-		}
+		multipart := strings.HasPrefix(strings.ToLower(r.Type), "multipart/")
+		assert.False(t, own != nil && own.Final != multipart, "%s: whether an engine is asked about it: %+v", r.Name, own)
+		assert.False(t, own != nil && own.Status != 400, "%s: %+v", r.Name, own)
 		message, strict := refusedHere[r.Name]
 		switch {
 		case strict && (err == nil || !strings.Contains(own.Message, message)):
@@ -82,9 +79,8 @@ func TestForms_SameAsVLLM(t *testing.T) {
 				Model  string
 				Stream bool
 			}
-			if json.Unmarshal([]byte(r.Answer), &answer) != nil || json.Unmarshal([]byte(answer.Text), &read) != nil {
-				t.Fatalf("%s: %s", r.Name, r.Answer)
-			}
+			require.NoError(t, json.Unmarshal([]byte(r.Answer), &answer), r.Name)
+			require.NoError(t, json.Unmarshal([]byte(answer.Text), &read), r.Name)
 			if got.Model != read.Model || got.Stream != read.Stream {
 				t.Errorf("%s: read %+v, vLLM %+v", r.Name, *got, read)
 			}
@@ -103,9 +99,8 @@ func TestFormsWithoutAFile(t *testing.T) {
 		}
 		_, err := form.Parse(r.types(), r.bytes())
 		var own *openai.Error
-		if !errors.As(err, &own) || own.Status != r.Status || !strings.Contains(own.Message, "file") {
-			t.Errorf("%s: %v, want %s", r.Name, err, r.Answer)
-		}
+		assert.True(t, errors.As(err, &own) && own.Status == r.Status && strings.Contains(own.Message, "file"),
+			"%s: %v, want %s", r.Name, err, r.Answer)
 	}
 	var own *openai.Error
 	if _, err := form.Parse([]string{"text/plain", "multipart/form-data; boundary=b"}, []byte("--a--")); !errors.As(err, &own) || !own.Final {
@@ -121,9 +116,7 @@ func TestCharsets(t *testing.T) {
 		"--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--B--\r\n"
 	for charset, accepted := range map[string]bool{"ISO-8859-1": true, "US-ASCII": true, "utf8": true, "UTF-8": true, "utf-7": false, "utf-16": false, "cp037": false} {
 		f, err := form.Parse([]string{"multipart/form-data; charset=" + charset + "; boundary=B"}, []byte(body))
-		if (err == nil) != accepted || accepted && f.Model != "m" {
-			t.Errorf("%s: %+v, %v", charset, f, err)
-		}
+		assert.True(t, (err == nil) == accepted && (!accepted || f.Model == "m"), "%s: %+v, %v", charset, f, err)
 	}
 }
 
@@ -138,9 +131,7 @@ func TestBoundaries(t *testing.T) {
 		body := "--" + b + "\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--" + b +
 			"\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nR\r\n--" + b + "--\r\n"
 		f, err := form.Parse([]string{"multipart/form-data; charset=utf-8; boundary=" + boundary}, []byte(body))
-		if (err == nil) != accepted || accepted && f.Model != "m" {
-			t.Errorf("%s: %+v, %v", boundary, f, err)
-		}
+		assert.True(t, (err == nil) == accepted && (!accepted || f.Model == "m"), "%s: %+v, %v", boundary, f, err)
 	}
 }
 
@@ -161,9 +152,8 @@ func TestFileNames(t *testing.T) {
 		{`name="vllm_xargs"; filename="a" b"`, false},
 	} {
 		body := "--B\r\nContent-Disposition: form-data; " + tc.disposition + "\r\n\r\n{\"kv_transfer_params\":1}\r\n--B--\r\n"
-		if _, err := form.Parse([]string{"multipart/form-data; boundary=B"}, []byte(body)); (err == nil) != tc.accepted {
-			t.Errorf("%s: %v", tc.disposition, err)
-		}
+		_, err := form.Parse([]string{"multipart/form-data; boundary=B"}, []byte(body))
+		assert.Equal(t, err == nil, tc.accepted, "%s: %v", tc.disposition, err)
 	}
 }
 
@@ -189,8 +179,7 @@ func TestAmbiguousForms(t *testing.T) {
 		}
 	}
 	for _, contentType := range []string{`multipart/form-data; boundary=B; boundary*=utf-8''C`, `multipart/form-data; boundary="\B"`} {
-		if _, err := form.Parse([]string{contentType}, []byte(file)); err == nil {
-			t.Errorf("%s: accepted", contentType)
-		}
+		_, err := form.Parse([]string{contentType}, []byte(file))
+		assert.Error(t, err, "%s: accepted", contentType)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestTopLevel(t *testing.T) {
@@ -25,9 +26,8 @@ func TestTopLevel(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := jsonscan.TopLevel([]byte(tc.body), "k")
-			if string(got) != tc.want || (err != nil) != tc.bad {
-				t.Fatalf("got %q, %v", got, err)
-			}
+			require.Equal(t, string(got), tc.want, err)
+			require.Equal(t, err != nil, tc.bad, err)
 		})
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Strings have every length around the strides, and end or become invalid at every position.
@@ -19,12 +21,8 @@ func TestStringsOfEveryLength(t *testing.T) {
 				tok := []byte(`"` + text + `"`)
 				s := Scanner{Text: tok}
 				end, err := s.str(0)
-				if valid := json.Valid(tok); valid != (err == nil) {
-					t.Fatalf("%q: %v, encoding/json says %v", tok, err, valid)
-				}
-				if err == nil && end != len(tok) {
-					t.Fatalf("%q ends at %d, want %d", tok, end, len(tok))
-				}
+				require.Equal(t, json.Valid(tok), err == nil, "%q: %v, encoding/json says", tok, err)
+				require.False(t, err == nil && end != len(tok), "%q ends at %d, want %d", tok, end, len(tok))
 			}
 		}
 	}

@@ -3,6 +3,8 @@ package jsonscan
 import (
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // texts returns the kinds of text that strings of a request contain.
@@ -35,9 +37,8 @@ func BenchmarkText(b *testing.B) {
 		b.Run(tc.name, func(b *testing.B) {
 			b.SetBytes(int64(want))
 			for b.Loop() {
-				if n, _ := text(body); n != want {
-					b.Fatal(n)
-				}
+				n, _ := text(body)
+				require.Equal(b, n, want)
 			}
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // plain is a reference for text that reads byte by byte.
@@ -40,9 +41,8 @@ func plain(b []byte) (n int, ascii bool) {
 func check(t *testing.T, b []byte) {
 	t.Helper()
 	want, wantASCII := plain(b)
-	if n, ascii := text(b); n != want || ascii != wantASCII {
-		t.Fatalf("text(%q) = %d, %v; want %d, %v", b, n, ascii, want, wantASCII)
-	}
+	n, ascii := text(b)
+	require.True(t, n == want && ascii == wantASCII, "text(%q) = %d, %v; want %d, %v", b, n, ascii, want, wantASCII)
 	if n := shortText(b); n >= 0 && (n != want || !wantASCII || b[n] != '"') || n < 0 && len(b) >= 8 && want < 8 && wantASCII && b[want] == '"' && bytes.IndexByte(b[:want], '\\') < 0 {
 		t.Fatalf("shortText(%q) = %d, want %d", b, n, want)
 	}
@@ -61,9 +61,7 @@ func TestSpecial(t *testing.T) {
 			}
 		}
 		got := bits.TrailingZeros64(special(binary.LittleEndian.Uint64(w[:]))&highBits) >> 3
-		if got != want {
-			t.Fatalf("%q: first special byte at %d, want %d", w, got, want)
-		}
+		require.Equal(t, got, want, "%q: first special byte at", w)
 	}
 	for c := range 256 {
 		for at := range 8 {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestResponsesAndMessagesAreRead(t *testing.T) {
@@ -71,9 +72,8 @@ func TestResponsesAndMessagesAreRefused(t *testing.T) {
 	} {
 		_, err := request.Parse(tc.kind, []byte(tc.body))
 		var e *openai.Error
-		if !errors.As(err, &e) || e.Status != 400 || !strings.Contains(e.Message, tc.says) {
-			t.Errorf("%s: %v", tc.body, err)
-		}
+		assert.True(t, errors.As(err, &e) && e.Status == 400 && strings.Contains(e.Message, tc.says),
+			"%s: %v", tc.body, err)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // steeringFields are the fields by which a client could steer transfers between engines, as engines read
@@ -97,9 +99,7 @@ func TestEngineQuery_NoSteeringFields(t *testing.T) {
 	t.Parallel()
 	for _, field := range steeringFields {
 		for how, body := range disguises(field) {
-			if request.MayAsk(body) {
-				t.Errorf("%s, %s: an engine would be asked about %q", field, how, body)
-			}
+			assert.False(t, request.MayAsk(body), "%s, %s: an engine would be asked about %q", field, how, body)
 		}
 	}
 }
@@ -121,9 +121,7 @@ func TestEngineQuery_PlainMistakes(t *testing.T) {
 		{"not UTF-8", "{\"prompt\":\"\xff\"", false},
 		{"large", `{"prompt":"` + strings.Repeat("x", 64<<10), false},
 	} {
-		if got := request.MayAsk([]byte(tc.body)); got != tc.want {
-			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
-		}
+		assert.Equal(t, request.MayAsk([]byte(tc.body)), tc.want, tc.name)
 	}
 }
 
@@ -143,9 +141,8 @@ func FuzzMayAsk(f *testing.F) {
 		for _, text := range decodings(body) {
 			for _, field := range steeringFields {
 				name := field[1 : 1+strings.IndexByte(field[1:], '"')]
-				if strings.Contains(text, name) {
-					t.Fatalf("an engine would be asked about %q, which holds %s", body, name)
-				}
+				require.False(t, strings.Contains(text, name),
+					"an engine would be asked about %q, which holds %s", body, name)
 			}
 		}
 	})

@@ -6,6 +6,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMedia(t *testing.T) {
@@ -36,11 +38,7 @@ func TestMedia(t *testing.T) {
 		{openai.Responses, `{"input":"[1]"}`, false}, {openai.Completion, `{"prompt":[1,2]}`, false},
 	} {
 		r, err := request.Parse(tc.kind, []byte(tc.body))
-		if err != nil {
-			t.Fatalf("%s: %v", tc.body, err)
-		}
-		if r.Media() != tc.want {
-			t.Errorf("%s: %v", tc.body, !tc.want)
-		}
+		require.NoError(t, err, tc.body)
+		assert.Equal(t, r.Media(), tc.want, "%s: %v", tc.body, !tc.want)
 	}
 }

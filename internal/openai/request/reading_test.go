@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestReading(t *testing.T) {
@@ -33,9 +34,7 @@ func TestReading(t *testing.T) {
 			r, _ := request.Parse(tc.kind, []byte(tc.body)) // a refused request can be read as well
 			var room [2][]byte
 			head, prompt, _ := r.Reading(room[:])
-			if got := string(bytes.Join(append(head, prompt), nil)); got != tc.want {
-				t.Errorf("%s\nwant %s", got, tc.want)
-			}
+			assert.Equal(t, string(bytes.Join(append(head, prompt), nil)), tc.want)
 		})
 	}
 }
@@ -70,18 +69,14 @@ func TestReading_Media(t *testing.T) {
 				r, _ := request.Parse(tc.kind, []byte(tc.before+picture+after))
 				var room [2][]byte
 				head, prompt, media := r.Reading(room[:])
-				if !media {
-					t.Error("no media")
-				}
+				assert.True(t, media, "no media")
 				return string(bytes.Join(append(head, prompt), nil))
 			}
 			got := read(first, text)
-			if len(got) > 4096 || !strings.Contains(got, text) || strings.Contains(got, "cache_control") {
-				t.Errorf("%d bytes: %.2000s", len(got), got)
-			}
-			if read(strings.Clone(first), text) != got || read(second, text) == got {
-				t.Error("equal pictures differ, or others are equal")
-			}
+			assert.True(t, len(got) <= 4096 && strings.Contains(got, text) && !strings.Contains(got, "cache_control"),
+				"%d bytes: %.2000s", len(got), got)
+			assert.True(t, read(strings.Clone(first), text) == got && read(second, text) != got,
+				"equal pictures differ, or others are equal")
 		})
 	}
 }

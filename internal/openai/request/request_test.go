@@ -89,9 +89,7 @@ func TestParseRequestRefuses(t *testing.T) {
 			t.Parallel()
 			_, err := request.Parse(openai.Completion, []byte(tc.body))
 			var e *openai.Error
-			if !errors.As(err, &e) {
-				t.Fatalf("error %v, want *openai.Error", err)
-			}
+			require.True(t, errors.As(err, &e), "error %v, want *openai.Error", err)
 			if e.Status != 400 || e.Type != openai.TypeBadRequest || !e.Final || !strings.Contains(e.Message, tc.message) {
 				t.Fatalf("got %+v, want a message with %q", e, tc.message)
 			}
@@ -151,12 +149,8 @@ func TestEdit(t *testing.T) {
 			r, err := request.ParseOther([]byte(tc.body))
 			require.NoError(t, err)
 			b := tc.edit(r).Body()
-			if got := string(b.Bytes()); got != tc.want {
-				t.Fatalf("got  %s\nwant %s", got, tc.want)
-			}
-			if b.Len() != int64(len(tc.want)) {
-				t.Fatalf("Len %d, want %d", b.Len(), len(tc.want))
-			}
+			require.Equal(t, string(b.Bytes()), tc.want)
+			require.Equal(t, b.Len(), int64(len(tc.want)), "Len", len(tc.want))
 		})
 	}
 }
@@ -169,8 +163,6 @@ func TestLegsShareTheBody(t *testing.T) {
 	e := r.NewEdit()
 	e.Set(request.FieldMaxTokens, "1")
 	for _, seg := range e.Body().Segments() {
-		if len(seg) > 1<<10 && &seg[0] != &body[0] {
-			t.Fatal("a leg holds a copy of the prompt")
-		}
+		require.False(t, len(seg) > 1<<10 && &seg[0] != &body[0], "a leg holds a copy of the prompt")
 	}
 }

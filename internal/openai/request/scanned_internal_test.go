@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Invalid UTF-8 is found at any position, and reported before errors of the JSON syntax,
@@ -20,20 +22,17 @@ func TestNotUTF8(t *testing.T) {
 			`{"sampling_params":{"a":"é"},"b":"%","extra_args":{"a":"é"}}`,
 		} {
 			_, err := ParseOther([]byte(strings.ReplaceAll(body, "%", bad)))
-			if err == nil || !strings.Contains(err.Error(), "error parsing the body") {
-				t.Errorf("%q in %s: %v", bad, body, err)
-			}
-			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", "人é"))); err != nil {
-				t.Errorf("%s: %v", body, err)
-			}
+			assert.True(t, err != nil && strings.Contains(err.Error(), "error parsing the body"),
+				"%q in %s: %v", bad, body, err)
+			_, err = ParseOther([]byte(strings.ReplaceAll(body, "%", "人é")))
+			assert.NoError(t, err, body)
 			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", bad) + "x")); err == nil || !strings.Contains(err.Error(), "error parsing the body") {
 				t.Errorf("%q in %s, and more: %v", bad, body, err)
 			}
 		}
 	}
-	if _, err := ParseOther([]byte("{\"a\":1,\xc3\xa9}")); err == nil || !strings.Contains(err.Error(), "expected a name") {
-		t.Error(err)
-	}
+	_, err := ParseOther([]byte("{\"a\":1,\xc3\xa9}"))
+	assert.ErrorContains(t, err, "expected a name")
 }
 
 // An error has the position and the kind of the defect in a string, whichever code path detects it.
@@ -68,9 +67,8 @@ func TestStringError_Position(t *testing.T) {
 					body := `{"a":"` + strings.Repeat("p", n) + tc.end + behind
 					_, err := ParseOther([]byte(body))
 					want := fmt.Sprintf("invalid JSON: %s at byte %d", tc.message, at)
-					if err == nil || !strings.HasSuffix(err.Error(), want) {
-						t.Fatalf("%q: %v, want %s", body, err, want)
-					}
+					require.True(t, err != nil && strings.HasSuffix(err.Error(), want),
+						"%q: %v, want %s", body, err, want)
 				}
 			}
 		})

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestTokensTell(t *testing.T) {
@@ -15,9 +16,7 @@ func TestTokensTell(t *testing.T) {
 	} {
 		for kind, returned := range map[openai.Kind]bool{openai.Chat: true, openai.Completion: true, openai.Messages: false, openai.Responses: false} {
 			r, _ := request.Parse(kind, []byte(body)) // a refused request is parsed as well
-			if got := r.TokensIdentifyCache(); got != (want && returned) {
-				t.Errorf("%s on %v: %t", body, kind, got)
-			}
+			assert.Equal(t, r.TokensIdentifyCache(), want && returned, "%s on %v", body, kind)
 		}
 	}
 }

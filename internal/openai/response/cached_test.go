@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestHasCachedTokens(t *testing.T) {
@@ -12,8 +13,6 @@ func TestHasCachedTokens(t *testing.T) {
 	for _, s := range []string{
 		"", "_", name, name[1:], name[:len(name)-1], `"cached_token"`, `"Cached_tokens"`, `'cached_tokens'`, `{"prompt_tokens":1}`, strings.Repeat("_", 300) + name + "_",
 	} {
-		if got, want := HasCachedTokens(openai.Chat, []byte(s)), strings.Contains(s, name); got != want {
-			t.Errorf("HasCachedTokens(%q) = %v, want %v", s, got, want)
-		}
+		assert.Equal(t, HasCachedTokens(openai.Chat, []byte(s)), strings.Contains(s, name), "HasCachedTokens(%q)", s)
 	}
 }

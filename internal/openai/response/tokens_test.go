@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestTokensOf(t *testing.T) {
@@ -34,19 +35,14 @@ func TestTokensOf(t *testing.T) {
 		{"no JSON", openai.Chat, `{"usage":{"prompt`, response.Tokens{}},
 		{"nothing", openai.Chat, ``, response.Tokens{}},
 	} {
-		if got := response.TokensOf(tc.kind, []byte(tc.body)); got != tc.want {
-			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
-		}
-		if (tc.want != response.Tokens{}) && tc.name != "response" && !response.MayReport([]byte(tc.body)) {
-			t.Errorf("%s: it may report nothing", tc.name)
-		}
+		assert.Equal(t, response.TokensOf(tc.kind, []byte(tc.body)), tc.want, tc.name)
+		assert.False(t, (tc.want != response.Tokens{}) && tc.name != "response" && !response.MayReport([]byte(tc.body)),
+			"%s: it may report nothing", tc.name)
 	}
 	for body, want := range map[string]bool{
 		`{"finish_reason":null,"stop_reason":null}`: false, `{"finish_reason": "stop"}`: true, `{"finish_reason":null,"stop_reason":"x"}`: true,
 		`{"text":"\"finish_reason\":\"stop\""}`: false, `_reason":`: false, ``: false,
 	} {
-		if got := response.MayReport([]byte(body)); got != want {
-			t.Errorf("%s: may report: %t", body, got)
-		}
+		assert.Equal(t, response.MayReport([]byte(body)), want, "%s: may report", body)
 	}
 }

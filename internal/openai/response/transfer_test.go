@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestTransferParams_Hidden(t *testing.T) {
@@ -31,16 +32,13 @@ func TestTransferParams_Hidden(t *testing.T) {
 		if got := response.HideTransferParams(tc.kind, said); string(got) != tc.want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.kind.Path(), tc.said, got, tc.want)
 		}
-		if string(said) != tc.said {
-			t.Errorf("%s was changed in place", tc.said)
-		}
+		assert.Equal(t, string(said), tc.said, "was changed in place")
 	}
 	for text, want := range map[string]bool{
 		`{"text":"kv_transfer_params\""}`: false, `{"kv_transfer_params":null,"ec_transfer_params" : null}`: false, kv: true,
 		`{"kv_transfer_params":null,"ec_transfer_params":{}}`: true,
 	} {
-		if response.MayHaveTransferParams([]byte(text)) != want {
-			t.Errorf("%s: there is something to hide: %v", text, !want)
-		}
+		assert.Equal(t, response.MayHaveTransferParams([]byte(text)), want,
+			"%s: there is something to hide: %v", text, !want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestCachedTokens(t *testing.T) {
@@ -33,23 +34,18 @@ func TestCachedTokens(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := response.CachedTokens(openai.Chat, []byte(tc.body)); got != tc.cached {
-				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
-			}
+			assert.Equal(t, response.CachedTokens(openai.Chat, []byte(tc.body)), tc.cached)
 			want := tc.set
 			if want == "" {
 				want = tc.body
 			}
-			if got := string(response.SetCachedTokens(openai.Chat, []byte(tc.body), prefills)); got != want {
-				t.Errorf("SetCachedTokens %s, want %s", got, want)
-			}
+			assert.Equal(t, string(response.SetCachedTokens(openai.Chat, []byte(tc.body), prefills)), want)
 			if strings.Contains(tc.body, "\n") {
 				return
 			}
 			event := "data: " + tc.body + "\n\n"
-			if got := string(response.SetCachedTokens(openai.Chat, []byte(event), prefills)); tc.set != "" && got != "data: "+tc.set+"\n\n" {
-				t.Errorf("in an event: %s", got)
-			}
+			got := string(response.SetCachedTokens(openai.Chat, []byte(event), prefills))
+			assert.False(t, tc.set != "" && got != "data: "+tc.set+"\n\n", "in an event: %s", got)
 		})
 	}
 }
@@ -88,9 +84,7 @@ func TestCachedTokensOfAgents(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := response.CachedTokens(tc.kind, []byte(tc.body)); got != tc.cached {
-				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
-			}
+			assert.Equal(t, response.CachedTokens(tc.kind, []byte(tc.body)), tc.cached)
 			want := tc.set
 			if want == "" {
 				want = tc.body
@@ -98,9 +92,8 @@ func TestCachedTokensOfAgents(t *testing.T) {
 				t.Error("it is not looked into")
 			}
 			for _, around := range [][2]string{{}, {"event: x\ndata: ", "\n\n"}} {
-				if got := string(response.SetCachedTokens(tc.kind, []byte(around[0]+tc.body+around[1]), tc.prefill)); got != around[0]+want+around[1] {
-					t.Errorf("SetCachedTokens\ngot  %s\nwant %s", got, want)
-				}
+				got := string(response.SetCachedTokens(tc.kind, []byte(around[0]+tc.body+around[1]), tc.prefill))
+				assert.True(t, got == around[0]+want+around[1], "SetCachedTokens\ngot  %s\nwant %s", got, want)
 			}
 		})
 	}

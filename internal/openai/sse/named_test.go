@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func named(name, data string) string { return "event: " + name + "\ndata: " + data + "\n\n" }
@@ -86,8 +87,6 @@ func TestErrorOfAnEvent(t *testing.T) {
 		{openai.Responses, named("response.failed", `{"response":{"error":null}}`), `the engine reported an error`},
 	} {
 		got := sse.ErrorOf(tc.kind, []byte(tc.event))
-		if !json.Valid(got) || !strings.Contains(string(got), tc.want) {
-			t.Errorf("%q: %s", tc.event, got)
-		}
+		assert.True(t, json.Valid(got) && strings.Contains(string(got), tc.want), "%q: %s", tc.event, got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestClassify(t *testing.T) {
@@ -41,9 +42,8 @@ func TestClassify(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			class, code := sse.Classify(openai.Chat, []byte(tc.event))
-			if class != tc.class || code != tc.code {
-				t.Fatalf("Classify(%q) = %d, %d; want %d, %d", tc.event, class, code, tc.class, tc.code)
-			}
+			require.Equal(t, class, tc.class, "Classify(%q)", tc.event)
+			require.Equal(t, code, tc.code, "Classify(%q)", tc.event)
 		})
 	}
 }

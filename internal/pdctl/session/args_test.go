@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A command that reads from a terminal or a pipe ends when a signal cancels its context.
@@ -15,7 +16,6 @@ func TestReadFileInterrupted(t *testing.T) {
 	t.Cleanup(func() { _ = w.Close() })
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if text, err := session.ReadFile(ctx, "-", r); err == nil {
-		t.Errorf("it has read %q", text)
-	}
+	text, err := session.ReadFile(ctx, "-", r)
+	assert.Error(t, err, "it has read %q", string(text))
 }

@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -95,9 +94,7 @@ func TestDiff(t *testing.T) {
 			for _, c := range diff(instance.NewSnapshot(2, tc.prev), instance.NewSnapshot(9, tc.next)) {
 				got = append(got, c.kind+" "+itoa(c.revision)+" "+c.in.Address+" "+strings.Join(c.what, "; "))
 			}
-			if d := cmp.Diff(tc.want, got); d != "" {
-				t.Error(d)
-			}
+			assert.NoDiff(t, tc.want, got)
 		})
 	}
 }
@@ -126,13 +123,10 @@ func TestListTable(t *testing.T) {
 		`decode  b:\u202e1  rejected            -    -          100     leased  m                plain (default)  broken` + "\n" +
 		`decode  c:1        draining (down)     -    3          100     leased  m                plain (default)  its engine fails the probes of its agent` + "\n" +
 		`decode  d:1        cordoned (ejected)  3h   -          100     leased  m                plain (default)  -`
-	if d := cmp.Diff(want, listTable(entries, false).Render()); d != "" {
-		t.Error(d)
-	}
+	assert.NoDiff(t, want, listTable(entries, false).Render())
 	for name, want := range map[string]string{"state": "d:1", "age": "d:1", "revision": "a:1"} {
-		if err := sortBy(entries, name); err != nil || entries[0].Address != want {
-			t.Errorf("by %s: %s, %v", name, entries[0].Address, err)
-		}
+		err := sortBy(entries, name)
+		assert.True(t, err == nil && entries[0].Address == want, "by %s: %s, %v", name, entries[0].Address, err)
 	}
 }
 

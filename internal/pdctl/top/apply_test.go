@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -39,18 +40,15 @@ func TestApply(t *testing.T) {
 		{change{key: k, verb: "weight", weight: 30}, `"weight":30`, "weight decode/10.0.0.1:1: done"},
 		{change{key: k, verb: "role", role: instance.Prefill, usual: "nixl"}, `"drain"`, "role decode/10.0.0.1:1: done"},
 	} {
-		if got := tc.x.apply(t.Context(), intents, false); !strings.HasPrefix(got, tc.want) {
-			t.Errorf("%+v: %q", tc.x, got)
-		}
+		got := tc.x.apply(t.Context(), intents, false)
+		assert.True(t, strings.HasPrefix(got, tc.want), "%+v: %q", tc.x, got)
 		resp, err := cli.Get(t.Context(), layout.Override(k))
 		require.NoError(t, err)
 		value := ""
 		for _, kv := range resp.Kvs {
 			value = string(kv.Value)
 		}
-		if !strings.Contains(value, tc.key) {
-			t.Errorf("%+v: %s", tc.x, value)
-		}
+		assert.True(t, strings.Contains(value, tc.key), "%+v: %s", tc.x, value)
 	}
 }
 
@@ -60,13 +58,10 @@ func TestApplyDryRun(t *testing.T) {
 	server := etcdtest.Start(t)
 	layout := members.Layout(t)
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.1:1"}
-	if _, err := server.Client(t).Put(t.Context(), layout.Instance(k), `{"v":1}`); err != nil {
-		t.Fatal(err)
-	}
-	dry := dryrun.Run{On: true}
-	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Intercept: dry.Interceptor()})
+	_, err := server.Client(t).Put(t.Context(), layout.Instance(k), `{"v":1}`)
 	require.NoError(t, err)
-	defer func() { _ = cli.Close() }()
+	dry := dryrun.Run{On: true}
+	cli := members.DialWith(t, etcd.Config{Endpoints: []string{server.Endpoint()}, Intercept: dry.Interceptor()})
 	got := change{key: k, verb: "drain"}.apply(t.Context(), store.New(cli, layout, "test").Intents, true)
 	if len(dry.Planned()) == 0 || strings.Contains(got, "done") || !strings.Contains(got, "nothing is written") {
 		t.Errorf("%q, %+v", got, dry.Planned())

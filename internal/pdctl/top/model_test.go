@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // testModel is a model with two prefill and three decode instances, one of them drained.
@@ -65,9 +66,8 @@ func (m *testModel) screen() string {
 	m.t.Helper()
 	lines := m.lines()
 	for i, line := range lines {
-		if lines[i] = text.StripEscape(line); len(lines[i]) > m.width {
-			m.t.Errorf("%d columns: %q", len(lines[i]), lines[i])
-		}
+		lines[i] = text.StripEscape(line)
+		assert.True(m.t, len(lines[i]) <= m.width, "%d columns: %q", len(lines[i]), lines[i])
 	}
 	return strings.Join(lines, "\n")
 }
@@ -75,11 +75,7 @@ func (m *testModel) screen() string {
 // shows fails the test unless the screen contains all texts.
 func (m *testModel) shows(texts ...string) {
 	m.t.Helper()
-	for _, one := range texts {
-		if s := m.screen(); !strings.Contains(s, one) {
-			m.t.Errorf("%q is not on the screen\n%s", one, s)
-		}
-	}
+	assert.Contains(m.t, m.screen(), texts...)
 }
 
 // addresses returns the addresses on the screen, from top to bottom.
@@ -102,9 +98,8 @@ func TestLowScreen(t *testing.T) {
 	m.press("down", "down", "d")
 	for m.height = 40; m.height >= 10; m.height-- {
 		m.shows("09:00:00 UTC", "decode   d:1", "enter confirms, esc cancels")
-		if n := len(m.lines()); n > m.height {
-			t.Errorf("%d lines in %d", n, m.height)
-		}
+		n := len(m.lines())
+		assert.True(t, n <= m.height, "%d lines in %d", n, m.height)
 	}
 }
 
@@ -133,9 +128,7 @@ func TestScreen(t *testing.T) {
 	m.press("backspace", "enter")
 	m.shows("Filter: NEW d")
 	m.press("esc")
-	if got := m.addresses(); len(got) != 5 {
-		t.Errorf("without the filter: %v", got)
-	}
+	assert.Len(t, m.addresses(), 5, "without the filter")
 	// The selected line remains visible on a small screen, and an error of etcd replaces no instance.
 	m.height = 11
 	m.press("down", "down", "down", "down", "down", "down")
@@ -144,9 +137,7 @@ func TestScreen(t *testing.T) {
 	if got := m.addresses(); len(got) == 0 || len(got) > 2 || m.selected.Address != m.rows()[4].Address || !slices.Contains(got, m.selected.Address) {
 		t.Errorf("%v, selected %s", got, m.selected)
 	}
-	if m.press("q") == nil {
-		t.Error("q does not quit")
-	}
+	assert.True(t, m.press("q") != nil, "q does not quit")
 }
 
 // A change shows its effect, and is made after enter.
@@ -196,9 +187,8 @@ func TestChange(t *testing.T) {
 				return
 			}
 			m.Update(cmd())
-			if m.shows("done"); len(m.done) != 1 || m.done[0] != tc.want {
-				t.Errorf("%+v, want %+v", m.done, tc.want)
-			}
+			m.shows("done")
+			assert.True(t, len(m.done) == 1 && m.done[0] == tc.want, "%+v, want %+v", m.done, tc.want)
 		})
 	}
 }
@@ -211,7 +201,6 @@ func TestChangeKeepsTheConnector(t *testing.T) {
 	m.press("Rboth")
 	run := m.press("enter")
 	m.Update(frameMsg{frame: &frame{usual: "mooncake"}})
-	if run(); len(m.done) != 1 || m.done[0].usual != "nixl" {
-		t.Errorf("%+v", m.done)
-	}
+	run()
+	assert.True(t, len(m.done) == 1 && m.done[0].usual == "nixl", "%+v", m.done)
 }

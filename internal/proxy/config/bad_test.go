@@ -1,7 +1,6 @@
 package config_test
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -155,9 +155,8 @@ func TestGoodValues(t *testing.T) {
 		"--etcd-username u --etcd-password p", "--etcd-listen-cert c --etcd-listen-key k --etcd-ca ca",
 		"--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p",
 	} {
-		if _, err := load(t, nil, strings.Fields(args)...); err != nil {
-			t.Errorf("%s: %v", args, err)
-		}
+		_, err := load(t, nil, strings.Fields(args)...)
+		assert.NoError(t, err, args)
 	}
 }
 
@@ -166,23 +165,18 @@ func TestEmbeddedEtcdBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	args := "--etcd-listen 10.0.0.1:2379 --etcd-listen-cert c --etcd-listen-key k --etcd-ca ca --etcd-username u --etcd-password p"
 	p, err := load(t, nil, strings.Fields(args)...)
-	if err != nil || !p.Embedded() || p.EtcdIsLoopback() || p.InstanceAllow != nil || !p.EtcdTLS.Used() {
-		t.Errorf("%+v, %v", p, err)
-	}
+	assert.True(t, err == nil && p.Embedded() && !p.EtcdIsLoopback() && p.InstanceAllow == nil && p.EtcdTLS.Used(),
+		"%+v, %v", p, err)
 }
 
 func TestError_NamesSource(t *testing.T) {
 	t.Parallel()
 	// A container platform may set this variable for a service that is called "pd".
 	_, err := load(t, map[string]string{"PD_PORT": "tcp://10.0.0.1:80"})
-	if err == nil || !strings.Contains(err.Error(), "--port (from environment PD_PORT)") {
-		t.Errorf("error %v does not name PD_PORT", err)
-	}
+	assert.ErrorContains(t, err, "--port (from environment PD_PORT)")
 	path := writeFile(t, "port: 99999\n")
 	_, err = load(t, nil, "--config", path)
-	if err == nil || !strings.Contains(err.Error(), "--port (from file "+path+")") {
-		t.Errorf("error %v does not name the file", err)
-	}
+	assert.ErrorContains(t, err, "--port (from file "+path+")")
 }
 
 func TestError_OmitsSecrets(t *testing.T) {
@@ -190,12 +184,8 @@ func TestError_OmitsSecrets(t *testing.T) {
 	_, err := load(t, map[string]string{
 		"PD_API_KEY": "s3cret-a\x01", "ADMIN_API_KEY": "s3cret b", "OPENAI_API_KEY": "s3cret\nc", "PD_ETCD_PASSWORD": "s3cret-d",
 	})
-	if err == nil {
-		t.Fatal("control characters in keys were taken")
-	}
-	if strings.Contains(err.Error(), "s3cret") {
-		t.Errorf("a secret is in the message: %v", err)
-	}
+	require.Error(t, err, "control characters in keys were taken")
+	assert.NotContains(t, err.Error(), "s3cret")
 }
 
 func TestFile(t *testing.T) {
@@ -247,27 +237,23 @@ func TestFile(t *testing.T) {
 	}
 	t.Run("unknown key is typed", func(t *testing.T) {
 		t.Parallel()
-		if _, err := load(t, nil, "--config", writeFile(t, "foo: 1\n")); !errors.Is(err, settings.ErrUnknownKey) {
-			t.Errorf("%v is no ErrUnknownKey", err)
-		}
+		_, err := load(t, nil, "--config", writeFile(t, "foo: 1\n"))
+		assert.ErrorIs(t, err, settings.ErrUnknownKey, "is no ErrUnknownKey")
 	})
 	t.Run("missing", func(t *testing.T) {
 		t.Parallel()
-		if _, err := load(t, nil, "--config", filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("error %v", err)
-		}
+		_, err := load(t, nil, "--config", filepath.Join(t.TempDir(), "none.yaml"))
+		assert.ErrorIs(t, err, os.ErrNotExist, "error")
 	})
 	t.Run("a directory", func(t *testing.T) {
 		t.Parallel()
-		if _, err := load(t, nil, "--config", t.TempDir()); err == nil {
-			t.Error("taken")
-		}
+		_, err := load(t, nil, "--config", t.TempDir())
+		assert.Error(t, err, "taken")
 	})
 	t.Run("digits keep their zero", func(t *testing.T) {
 		t.Parallel()
-		if p := mustLoad(t, nil, "--config", writeFile(t, "admin-api-key: 0123\n")); p.AdminAPIKey != "0123" {
-			t.Errorf("admin key %q, want 0123", p.AdminAPIKey)
-		}
+		assert.Equal(t, mustLoad(t, nil, "--config", writeFile(t, "admin-api-key: 0123\n")).AdminAPIKey, "0123",
+			"admin key")
 	})
 }
 
@@ -277,28 +263,15 @@ func TestValidateByHand(t *testing.T) {
 	require.NoError(t, p.Validate())
 	p.Port = -1
 	p.Prefill = []string{"nonsense"}
-	err := p.Validate()
-	if err == nil || !strings.Contains(err.Error(), "--port") || !strings.Contains(err.Error(), "--prefill") {
-		t.Errorf("error %v", err)
-	}
+	assert.ErrorContains(t, p.Validate(), "--port", "--prefill")
 	var zero config.Proxy
-	if err := zero.Validate(); err == nil {
-		t.Error("the zero configuration was taken")
-	}
+	assert.Error(t, zero.Validate(), "the zero configuration was taken")
 }
 
 // refused fails unless err contains all words, and no control characters for a terminal.
 func refused(t *testing.T, err error, words []string) {
 	t.Helper()
-	if err == nil {
-		t.Fatal("taken")
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%q is not in the message:\n%v", w, err)
-		}
-	}
-	if strings.Contains(err.Error(), "\x1b") {
-		t.Errorf("an escape sequence is in the message %q", err)
-	}
+	require.Error(t, err, "taken")
+	assert.ErrorContains(t, err, words...)
+	assert.NotContains(t, err.Error(), "\x1b")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // tryArgs is load for tests in which the command line may be wrong.
@@ -75,9 +76,7 @@ func FuzzArgs(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		args := strings.Split(text, "\n")
 		ours := config.NormalizeArgs(slices.Clone(args))
-		if again := config.NormalizeArgs(slices.Clone(ours)); !slices.Equal(again, ours) {
-			t.Fatalf("%q became %q, and that %q", args, ours, again)
-		}
+		require.EqualSlices(t, config.NormalizeArgs(slices.Clone(ours)), ours, "%q, written again", args)
 		before, lists := words(args)
 		if after, still := words(ours); !slices.Equal(before, after) || !slices.Equal(lists, still) {
 			t.Fatalf("%q and %q became %q and %q", before, lists, after, still)
@@ -86,9 +85,7 @@ func FuzzArgs(f *testing.F) {
 			return // could read files
 		}
 		if p, err := tryArgs(args); err != nil {
-			if strings.TrimSpace(err.Error()) == "" {
-				t.Fatalf("%q is refused without an error", args)
-			}
+			require.NotEqual(t, strings.TrimSpace(err.Error()), "", "%q is refused without an error", args)
 		} else if len(p.Prefill) != len(slices.Compact(slices.Sorted(slices.Values(p.Prefill)))) {
 			t.Fatalf("%q names %q", args, p.Prefill)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -34,8 +35,7 @@ func TestLoadListen(t *testing.T) {
 		config.RegisterProxyFlags(fs)
 		require.NoError(t, fs.Parse(config.NormalizeArgs(tc.args)))
 		l, err := config.LoadListen(fs, func(name string) (string, bool) { v, ok := tc.env[name]; return v, ok })
-		if l.Host != tc.host || l.Port != tc.port || (err != nil) != (tc.port == 0) {
-			t.Errorf("%s: %s %d %v", name, l.Host, l.Port, err)
-		}
+		assert.True(t, l.Host == tc.host && l.Port == tc.port && (err != nil) == (tc.port == 0),
+			"%s: %s %d %v", name, l.Host, l.Port, err)
 	}
 }

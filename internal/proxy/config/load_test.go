@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -28,9 +29,7 @@ func load(t *testing.T, env map[string]string, args ...string) (config.Proxy, er
 	t.Helper()
 	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
 	config.RegisterProxyFlags(fs)
-	if err := fs.Parse(config.NormalizeArgs(args)); err != nil {
-		t.Fatalf("parse %q: %v", args, err)
-	}
+	require.NoError(t, fs.Parse(config.NormalizeArgs(args)), "parse %q", args)
 	return config.LoadProxy(fs, func(name string) (string, bool) {
 		if v, ok := env[name]; ok {
 			return v, true
@@ -59,9 +58,7 @@ func writeFile(t *testing.T, text string) string {
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, nil)
-	if !p.Embedded() {
-		t.Error("without endpoints etcd must be embedded")
-	}
+	assert.True(t, p.Embedded(), "without endpoints etcd must be embedded")
 	want := config.Proxy{
 		Clients:      config.Clients{Host: "127.0.0.1", Port: 8000, Connector: "plain"},
 		Etcd:         config.Etcd{EtcdPrefix: "/pd"},
@@ -83,9 +80,7 @@ func TestDefaults(t *testing.T) {
 		Roles:     config.Roles{AutoRoles: config.AutoRolesOff, TTFTTarget: 2 * time.Second},
 		Records:   config.Records{AccessLog: true, MetricsModels: 100, LogLevel: "info", LogFormat: "text"},
 	}
-	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
-		t.Errorf("defaults (-want +got):\n%s", diff)
-	}
+	assert.NoDiff(t, want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
 }
 
 // Lists of names may be written as for vLLM, like other lists, or as in YAML.
@@ -106,9 +101,8 @@ func TestJSONLists(t *testing.T) {
 		{map[string]string{"PD_ALLOWED_ORIGINS": "https://a.example, https://b.example:8443"}, nil, settings.JSONList{"https://a.example", "https://b.example:8443"}},
 		{nil, []string{"--config", file}, settings.JSONList{"https://a.example", "https://b.example:8443"}},
 	} {
-		if diff := cmp.Diff(tt.want, mustLoad(t, tt.env, tt.args...).AllowedOrigins); diff != "" {
-			t.Errorf("%v %q (-want +got):\n%s", tt.env, tt.args, diff)
-		}
+		diff := cmp.Diff(tt.want, mustLoad(t, tt.env, tt.args...).AllowedOrigins)
+		assert.True(t, diff == "", "%v %q (-want +got):\n%s", tt.env, tt.args, diff)
 	}
 }
 
@@ -131,9 +125,8 @@ func TestPolicies(t *testing.T) {
 		{map[string]string{"PD_POLICY": "least_loaded"}, "--config " + file, "least_loaded", "session"},
 	} {
 		p := mustLoad(t, tt.env, strings.Fields(tt.args)...)
-		if p.PrefillPolicy != tt.prefill || p.DecodePolicy != tt.decode {
-			t.Errorf("%v %s: %s and %s", tt.env, tt.args, p.PrefillPolicy, p.DecodePolicy)
-		}
+		assert.Equal(t, p.PrefillPolicy, tt.prefill, "%v %s: and", tt.env, tt.args)
+		assert.Equal(t, p.DecodePolicy, tt.decode, "%v %s: and", tt.env, tt.args)
 		var out bytes.Buffer
 		require.NoError(t, p.Print(&out))
 		if !strings.Contains(out.String(), "\nprefill-policy: "+tt.prefill) || !strings.Contains(out.String(), "\ndecode-policy: "+tt.decode) {
@@ -145,34 +138,25 @@ func TestPolicies(t *testing.T) {
 func TestOtherEnvironmentNames(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, map[string]string{"ADMIN_API_KEY": "admin", "OPENAI_API_KEY": "engine"})
-	if p.AdminAPIKey != "admin" || p.EngineAPIKey != "engine" {
-		t.Errorf("admin %q, engine %q", p.AdminAPIKey, p.EngineAPIKey)
-	}
+	assert.Equal(t, p.AdminAPIKey, "admin")
+	assert.Equal(t, p.EngineAPIKey, "engine")
 	p = mustLoad(t, map[string]string{"ADMIN_API_KEY": "old", "PD_ADMIN_API_KEY": "new"})
-	if p.AdminAPIKey != "new" {
-		t.Errorf("admin %q: PD_ADMIN_API_KEY must win", p.AdminAPIKey)
-	}
+	assert.Equal(t, p.AdminAPIKey, "new", "admin: PD_ADMIN_API_KEY must win")
 }
 
 func TestStateDirectory(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, "--etcd-listen", "localhost:4000")
-	if p.EtcdDataDir != "/var/state/pdmesh/etcd-4000" || p.EtcdListen != "127.0.0.1:4000" {
-		t.Errorf("data dir %q, listen %q", p.EtcdDataDir, p.EtcdListen)
-	}
+	assert.Equal(t, p.EtcdDataDir, "/var/state/pdmesh/etcd-4000")
+	assert.Equal(t, p.EtcdListen, "127.0.0.1:4000")
 	p = mustLoad(t, map[string]string{"XDG_STATE_HOME": "relative"})
-	if p.EtcdDataDir != "/home/someone/.local/state/pdmesh/etcd-2379" {
-		t.Errorf("data dir %q: a relative XDG_STATE_HOME must be passed over", p.EtcdDataDir)
-	}
-	if _, err := load(t, map[string]string{"HOME": ""}); err == nil || !strings.Contains(err.Error(), "--etcd-data-dir") {
-		t.Errorf("error %v: without a home it must ask for --etcd-data-dir", err)
-	}
-	if p = mustLoad(t, map[string]string{"HOME": ""}, "--etcd-endpoints", "127.0.0.1:1"); p.EtcdDataDir != "" {
-		t.Errorf("data dir %q with an etcd elsewhere", p.EtcdDataDir)
-	}
-	if p.StateDir != "" {
-		t.Errorf("state dir %q without a home", p.StateDir)
-	}
+	assert.Equal(t, p.EtcdDataDir, "/home/someone/.local/state/pdmesh/etcd-2379",
+		"data dir: a relative XDG_STATE_HOME must be passed over")
+	_, err := load(t, map[string]string{"HOME": ""})
+	assert.ErrorContains(t, err, "--etcd-data-dir")
+	p = mustLoad(t, map[string]string{"HOME": ""}, "--etcd-endpoints", "127.0.0.1:1")
+	assert.Equal(t, p.EtcdDataDir, "", "data dir with an etcd elsewhere")
+	assert.Equal(t, p.StateDir, "", "state dir without a home")
 	for _, c := range []struct {
 		want string
 		args []string
@@ -182,9 +166,8 @@ func TestStateDirectory(t *testing.T) {
 		{"/here", []string{"--port", "0", "--state-dir", "/here"}},
 		{"", []string{"--state-dir", ""}},
 	} {
-		if p := mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, c.args...); p.StateDir != c.want {
-			t.Errorf("%v: state dir %q, want %q", c.args, p.StateDir, c.want)
-		}
+		assert.Equal(t, mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, c.args...).StateDir, c.want,
+			"%v: state dir", c.args)
 	}
 }
 
@@ -210,9 +193,7 @@ func TestInstanceAllow(t *testing.T) {
 			for _, n := range p.InstanceAllow {
 				got = append(got, n.String())
 			}
-			if s := strings.Join(got, " "); s != tt.want {
-				t.Errorf("got %q, want %q", s, tt.want)
-			}
+			assert.Equal(t, strings.Join(got, " "), tt.want)
 		})
 	}
 }
@@ -238,12 +219,8 @@ func TestNormalizeArgs(t *testing.T) {
 			t.Parallel()
 			in := strings.Fields(tt.in)
 			before := slices.Clone(in)
-			if got := strings.Join(config.NormalizeArgs(in), " "); got != tt.want {
-				t.Errorf("got  %s\nwant %s", got, tt.want)
-			}
-			if !slices.Equal(in, before) {
-				t.Error("the input was changed")
-			}
+			assert.Equal(t, strings.Join(config.NormalizeArgs(in), " "), tt.want)
+			assert.EqualSlices(t, in, before, "the input was changed")
 		})
 	}
 }
@@ -251,15 +228,11 @@ func TestNormalizeArgs(t *testing.T) {
 func TestReferenceCommandLine(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, nil, strings.Fields("--model m --prefill localhost:8001 127.0.0.1:8001 10.0.0.2:8002 --decode 127.0.0.1:8005,127.0.0.1:8006 --port 9000 --trace-headers")...)
-	if !slices.Equal(p.Prefill, []string{"127.0.0.1:8001", "10.0.0.2:8002"}) {
-		t.Errorf("prefill %v: want canonical addresses without duplicates", p.Prefill)
-	}
-	if !slices.Equal(p.Decode, []string{"127.0.0.1:8005", "127.0.0.1:8006"}) {
-		t.Errorf("decode %v", p.Decode)
-	}
-	if p.Model != "m" || p.Port != 9000 || !p.TraceHeaders {
-		t.Errorf("model %q, port %d, trace headers %v", p.Model, p.Port, p.TraceHeaders)
-	}
+	assert.EqualSlices(t, p.Prefill, []string{"127.0.0.1:8001", "10.0.0.2:8002"},
+		"prefill: want canonical addresses without duplicates")
+	assert.EqualSlices(t, p.Decode, []string{"127.0.0.1:8005", "127.0.0.1:8006"})
+	assert.True(t, p.Model == "m" && p.Port == 9000 && p.TraceHeaders,
+		"model %q, port %d, trace headers %v", p.Model, p.Port, p.TraceHeaders)
 }
 
 func TestPrintMasksAndReadsBack(t *testing.T) {
@@ -274,26 +247,20 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	var out bytes.Buffer
 	require.NoError(t, p.Print(&out))
 	for _, s := range secrets {
-		if strings.Contains(out.String(), s) {
-			t.Errorf("secret %q is shown", s)
-		}
+		assert.NotContains(t, out.String(), s)
 	}
-	if !strings.Contains(out.String(), "# environment PD_ETCD_PASSWORD") || !strings.Contains(out.String(), "# flag --model") {
-		t.Errorf("the sources are not shown:\n%s", out.String())
-	}
+	assert.Contains(t, out.String(), "# environment PD_ETCD_PASSWORD", "# flag --model")
 	for _, key := range []string{"api-key: [********, ********]", "admin-api-key: ********"} {
-		if !strings.Contains(strings.ReplaceAll(out.String(), `"`, ""), key) {
-			t.Errorf("no %q in:\n%s", key, out.String())
-		}
+		assert.True(t, strings.Contains(strings.ReplaceAll(out.String(), `"`, ""), key),
+			"no %q in:\n%s", key, out.String())
 	}
 	// With the secrets set again, the printed settings load as the same values.
 	text := dropLines(out.String(), "api-key", "etcd-listen", "etcd-data-dir")
 	q := mustLoad(t, map[string]string{"PD_ETCD_PASSWORD": "etcd-secret"}, "--config", writeFile(t, text),
 		"--api-key", "client-secret-1,client-secret-2", "--engine-api-key", "engine-secret", "--admin-api-key", "admin-secret")
 	q.ConfigFile = ""
-	if diff := cmp.Diff(p, q, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
-		t.Errorf("read back (-printed +read):\n%s\n%s", diff, out.String())
-	}
+	diff := cmp.Diff(p, q, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
+	assert.True(t, diff == "", "read back (-printed +read):\n%s\n%s", diff, out.String())
 }
 
 // Printed settings load also with TLS at the embedded etcd; settings that a file cannot have are named.
@@ -324,11 +291,9 @@ func TestConnectorByClass(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]string{"NixlConnector": "nixl", "nixlpushconnector": "nixl_push", "MooncakeConnectorV1": "ascend", "LMCacheMPConnector": "plain"} {
 		p, err := load(t, nil, "--connector", name)
-		if err != nil || p.Connector != want {
-			t.Errorf("%s is %q, %v", name, p.Connector, err)
-		}
+		require.NoError(t, err, name)
+		assert.Equal(t, p.Connector, want, name)
 	}
-	if _, err := load(t, nil, "--connector", "P2pNcclConnector"); err == nil || !strings.Contains(err.Error(), "docs/connectors/refused.md") {
-		t.Errorf("P2pNcclConnector: %v", err)
-	}
+	_, err := load(t, nil, "--connector", "P2pNcclConnector")
+	assert.ErrorContains(t, err, "docs/connectors/refused.md")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -78,9 +79,7 @@ func TestReferenceForms(t *testing.T) {
 					}
 				}
 			}
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(want{})); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			assert.NoDiff(t, tt.want, got, cmp.AllowUnexported(want{}))
 		})
 	}
 }
@@ -109,10 +108,7 @@ func TestLMCachePorts(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			p := mustLoad(t, nil, strings.Fields(tt.args)...)
-			if diff := cmp.Diff(tt.want, p.DecodePorts); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
+			assert.NoDiff(t, tt.want, mustLoad(t, nil, strings.Fields(tt.args)...).DecodePorts)
 		})
 	}
 }
@@ -150,10 +146,7 @@ func TestReferenceNumbers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			p := mustLoad(t, nil, strings.Fields(tt.args)...)
-			got := numbers{p.WaitingRetryInterval, p.MaxWaitingRetries, p.MaxFailures, p.MaxAttempts}
-			if got != tt.want {
-				t.Errorf("got %+v, want %+v", got, tt.want)
-			}
+			assert.Equal(t, numbers{p.WaitingRetryInterval, p.MaxWaitingRetries, p.MaxFailures, p.MaxAttempts}, tt.want)
 		})
 	}
 }
@@ -168,19 +161,15 @@ func TestReferencePrecedenceAndPrint(t *testing.T) {
 	if !slices.Equal(p.Prefill, []string{"127.0.0.1:8100"}) || !slices.Equal(p.Decode, []string{"127.0.0.1:8200"}) || p.MaxAttempts != 2 {
 		t.Errorf("prefill %v, decode %v, attempts %d: flags must win", p.Prefill, p.Decode, p.MaxAttempts)
 	}
-	if p.Connector != "plain" || p.WaitingRetryInterval != time.Second {
-		t.Errorf("connector %q, interval %v: what a file says is no default to replace", p.Connector, p.WaitingRetryInterval)
-	}
+	assert.True(t, p.Connector == "plain" && p.WaitingRetryInterval == time.Second,
+		"connector %q, interval %v: what a file says is no default to replace", p.Connector, p.WaitingRetryInterval)
 	var out strings.Builder
 	require.NoError(t, p.Print(&out))
 	for _, line := range []string{"prefill: ['127.0.0.1:8100'] # flag --prefiller-ports", "max-attempts: 2 # flag --max-retries"} {
-		if !strings.Contains(strings.NewReplacer(`"`, "'").Replace(out.String()), line) {
-			t.Errorf("%q is not in:\n%s", line, out.String())
-		}
+		assert.True(t, strings.Contains(strings.NewReplacer(`"`, "'").Replace(out.String()), line),
+			"%q is not in:\n%s", line, out.String())
 	}
-	if strings.Contains(out.String(), "prefiller-ports:") {
-		t.Errorf("a file cannot say prefiller-ports:\n%s", out.String())
-	}
+	assert.NotContains(t, out.String(), "prefiller-ports:")
 }
 
 func TestBadReferenceForms(t *testing.T) {
@@ -254,14 +243,11 @@ func TestClientBoundEnvironment(t *testing.T) {
 		{map[string]string{"CLIENT_BOUND": ""}, false, ""},
 	} {
 		p := mustLoad(t, tt.env)
-		if p.ClientBound != tt.on || p.ClientBoundKey != tt.name {
-			t.Errorf("%v: bound %v by %q", tt.env, p.ClientBound, p.ClientBoundKey)
-		}
+		assert.Equal(t, p.ClientBound, tt.on, "%v: bound by", tt.env)
+		assert.Equal(t, p.ClientBoundKey, tt.name, "%v: bound by", tt.env)
 	}
 	_, err := load(t, map[string]string{"CLIENT_BOUND": "perhaps"})
-	if err == nil || !strings.Contains(err.Error(), "--client-bound (from environment CLIENT_BOUND)") || !strings.Contains(err.Error(), "on or off") {
-		t.Errorf("error %v", err)
-	}
+	assert.ErrorContains(t, err, "--client-bound (from environment CLIENT_BOUND)", "on or off")
 }
 
 func TestReferenceArgs(t *testing.T) {
@@ -272,8 +258,6 @@ func TestReferenceArgs(t *testing.T) {
 		{"--prefiller-hosts --prefiller-ports 1", "--prefiller-hosts= --prefiller-ports=1"},
 		{"--retry-delay -1 --workers 2", "--retry-delay -1 --workers 2"},
 	} {
-		if got := strings.Join(config.NormalizeArgs(strings.Fields(tt.in)), " "); got != tt.want {
-			t.Errorf("%s:\ngot  %s\nwant %s", tt.in, got, tt.want)
-		}
+		assert.Equal(t, strings.Join(config.NormalizeArgs(strings.Fields(tt.in)), " "), tt.want, tt.in)
 	}
 }

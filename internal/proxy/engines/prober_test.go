@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -52,9 +52,8 @@ func TestBootstrap_Queried(t *testing.T) {
 		}
 	}
 	for _, rec := range []instance.Record{{Connector: "nixl", Ports: ports}, {EngineIDs: map[string]string{"0": "e"}}} {
-		if f, err := p.Probe(t.Context(), in(rec)); err != nil || f.EngineIDs != nil {
-			t.Errorf("%+v: %+v, %v", rec, f, err)
-		}
+		f, err := p.Probe(t.Context(), in(rec))
+		assert.True(t, err == nil && f.EngineIDs == nil, "%+v: %+v, %v", rec, f, err)
 	}
 	free := testkit.FreePort(t)
 	_, port, err := net.SplitHostPort(free)
@@ -62,9 +61,8 @@ func TestBootstrap_Queried(t *testing.T) {
 	n, err := strconv.Atoi(port)
 	require.NoError(t, err)
 	away := instance.Record{Ports: map[string][]int{instance.PortBootstrap: {n}}}
-	if _, err := p.Probe(t.Context(), in(away)); err == nil || !strings.Contains(err.Error(), "bootstrap server 127.0.0.1:"+port) {
-		t.Errorf("no server: %v", err)
-	}
+	_, err = p.Probe(t.Context(), in(away))
+	assert.ErrorContains(t, err, "bootstrap server 127.0.0.1:"+port)
 }
 
 // A restarted engine is not reported as alive before its new ids are
@@ -78,9 +76,8 @@ func TestNewIncarnation_WaitsForEngineIDs(t *testing.T) {
 		Ports: map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}, EngineIDs: map[string]string{"0": s.EngineID()}}}
 	alive := func(want error) {
 		t.Helper()
-		if err := p.Alive(t.Context(), in); !errors.Is(err, want) || (err == nil) != (want == nil) {
-			t.Errorf("%v, want %v", err, want)
-		}
+		err := p.Alive(t.Context(), in)
+		assert.True(t, errors.Is(err, want) && (err == nil) == (want == nil), "%v, want %v", err, want)
 	}
 	alive(nil)
 	s.Kill()
@@ -107,9 +104,7 @@ func (m members) Snapshot() *instance.Snapshot { return m.snap }
 // does not answer: a firewall may allow only its agent to reach that.
 func TestProber_SilentBootstrapServer(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // nothing is accepted
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = silent.Close() })
+	silent := testkit.Listen(t) // nothing is accepted
 	port := netip.MustParseAddrPort(silent.Addr().String()).Port()
 	ready := func(rec instance.Record) *instance.Instance {
 		s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill})
@@ -127,9 +122,8 @@ func TestProber_SilentBootstrapServer(t *testing.T) {
 	defer tr.Close()
 	tr.Suspect(in)
 	testkit.Eventually(t, time.Minute, func() error {
-		if e, ejected := tr.Ejected(in.Key); ejected {
-			t.Fatalf("ejected: %+v", e)
-		}
+		e, ejected := tr.Ejected(in.Key)
+		require.False(t, ejected, "ejected: %+v", e)
 		if tr.Trouble() {
 			return errors.New("the check is not over")
 		}
@@ -154,39 +148,29 @@ func TestProber_Trial(t *testing.T) {
 		"two ranks": {Role: fakevllm.RoleDecode, Mode: fakevllm.NIXL, APIKey: "engines", DPSize: 2},
 	} {
 		s := fakevllm.StartTest(t, o)
-		if err := p.Trial(t.Context(), at(s)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, p.Trial(t.Context(), at(s)), name)
 		n := s.Counters()
 		if ranks := int64(len(s.Ranks())); n.Requests != ranks || n.PromptTokens != ranks || n.GenerationTokens != ranks || n.KVParams != 0 {
 			t.Errorf("%s: %+v", name, n)
 		}
 		for _, r := range s.Ranks() {
-			if r.Requests != 1 {
-				t.Errorf("%s: a rank has got %d trials", name, r.Requests)
-			}
+			assert.Equal(t, r.Requests, 1, "%s: trials of a rank", name)
 		}
 		s.Pause(true)
-		if err := p.Trial(t.Context(), at(s)); err == nil || errors.Is(err, health.ErrRefused) {
-			t.Errorf("%s, paused: %v", name, err)
-		}
+		err := p.Trial(t.Context(), at(s))
+		assert.True(t, err != nil && !errors.Is(err, health.ErrRefused), "%s, paused: %v", name, err)
 		s.Pause(false)
 		s.SetCore(fakevllm.CoreState{Hung: true})
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		if err := p.Trial(ctx, at(s)); !errors.Is(err, health.ErrNoAnswer) {
-			t.Errorf("%s, hung: %v", name, err)
-		}
+		assert.ErrorIs(t, p.Trial(ctx, at(s)), health.ErrNoAnswer, "%s, hung", name)
 		cancel()
 		s.SetCore(fakevllm.CoreState{})
 	}
 	locked := fakevllm.StartTest(t, fakevllm.Options{APIKey: "another"})
-	if err := p.Trial(t.Context(), at(locked)); !errors.Is(err, health.ErrRefused) {
-		t.Errorf("a key that the engine refuses: %v", err)
-	}
+	assert.ErrorIs(t, p.Trial(t.Context(), at(locked)), health.ErrRefused, "a key that the engine refuses")
 	locked.Kill()
-	if err := p.Trial(t.Context(), at(locked)); err == nil || errors.Is(err, health.ErrRefused) {
-		t.Errorf("a stopped engine: %v", err)
-	}
+	err := p.Trial(t.Context(), at(locked))
+	assert.True(t, err != nil && !errors.Is(err, health.ErrRefused), "a stopped engine: %v", err)
 }
 
 // A trial that could not be sent says nothing about the engine, even if only one rank's request failed.
@@ -203,9 +187,7 @@ func TestProber_TrialNotSent(t *testing.T) {
 			return new(net.Dialer).DialContext(ctx, network, address)
 		}}
 		in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Address()}, Record: instance.Record{DPSize: ranks}}
-		if err := p.Trial(t.Context(), in); !errors.Is(err, health.ErrNotSent) {
-			t.Errorf("%d ranks: %v", ranks, err)
-		}
+		assert.ErrorIs(t, p.Trial(t.Context(), in), health.ErrNotSent, "%d ranks", ranks)
 	}
 }
 
@@ -223,16 +205,14 @@ func TestProber_Suspended(t *testing.T) {
 				want = "" // it has no /is_paused
 			}
 			s.SetCore(is)
-			if got, err := p.Suspended(t.Context(), in); err != nil || got != want {
-				t.Errorf("%s, %+v: %q, %v", version, is, got, err)
-			}
+			got, err := p.Suspended(t.Context(), in)
+			assert.True(t, err == nil && got == want, "%s, %+v: %q, %v", version, is, got, err)
 		}
 		s.SetCore(fakevllm.CoreState{})
 	}
 	s := fakevllm.StartTest(t, fakevllm.Options{})
-	if _, err := p.Suspended(t.Context(), &instance.Instance{Key: instance.Key{Address: s.Address()}}); !errors.Is(err, health.ErrNoRoute) {
-		t.Errorf("without the routes: %v", err)
-	}
+	_, err := p.Suspended(t.Context(), &instance.Instance{Key: instance.Key{Address: s.Address()}})
+	assert.ErrorIs(t, err, health.ErrNoRoute, "without the routes")
 }
 
 // A failed query whether an engine sleeps or is paused does not mean that the route is missing.
@@ -254,9 +234,8 @@ func TestProber_SuspendedWithoutAnswer(t *testing.T) {
 			})
 			s := httptest.NewServer(mux)
 			in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: s.Listener.Addr().String()}}
-			if _, err := p.Suspended(t.Context(), in); err == nil || errors.Is(err, health.ErrNoRoute) {
-				t.Errorf("%s of %s: %v", name, path, err)
-			}
+			_, err := p.Suspended(t.Context(), in)
+			assert.True(t, err != nil && !errors.Is(err, health.ErrNoRoute), "%s of %s: %v", name, path, err)
 			s.Close()
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -63,9 +64,8 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 				got[e.Key] = e.InFlight
 			}
 		}
-		if got[members.Prefill(address)] != prefill || got[members.Decode(address)] != decode {
-			t.Errorf("%s: %v, want %d and %d", what, got, prefill, decode)
-		}
+		assert.Equal(t, got[members.Prefill(address)], prefill, "%s: %v, want and", what, got)
+		assert.Equal(t, got[members.Decode(address)], decode, "%s: %v, want and", what, got)
 	}
 	want("prefill legs run", 4, 4) // an engine has one count for both roles
 	prefills[0].Done()
@@ -97,7 +97,6 @@ func TestLoads_PaceOfRanks(t *testing.T) {
 		t.Cleanup(a.Done)
 		e.Streamed("m", estimate.Decode{Address: a.Address()}, 11, time.Second)
 	}
-	if got := (&loads.Loads{Watcher: w, Scheduler: s, Pace: e.Pace}).Of(k).Pace; math.Round(got.Samples) != 2 {
-		t.Errorf("%+v after two streams", got)
-	}
+	assert.Equal(t, math.Round((&loads.Loads{Watcher: w, Scheduler: s, Pace: e.Pace}).Of(k).Pace.Samples), 2,
+		"after two streams")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -43,12 +44,9 @@ func TestTune(t *testing.T) {
 				}
 			}
 			require.NoError(t, Tune())
-			if got := debug.SetGCPercent(100); got != tc.percent {
-				t.Errorf("%d %%, want %d", got, tc.percent)
-			}
-			if got := debug.SetMemoryLimit(math.MaxInt64); got != tc.limit {
-				t.Errorf("a limit of %d bytes, want %d", got, tc.limit)
-			}
+			got := debug.SetGCPercent(100)
+			assert.True(t, got == tc.percent, "%d %%, want %d", got, tc.percent)
+			assert.Equal(t, debug.SetMemoryLimit(math.MaxInt64), tc.limit, "limit in bytes")
 		})
 	}
 }
@@ -71,8 +69,6 @@ func TestBodiesMemory(t *testing.T) {
 		{math.MaxInt64, &byLimit, unlimitedBodies},
 	} {
 		debug.SetMemoryLimit(tc.limit)
-		if got := Bodies(tc.cfg); got != tc.want {
-			t.Errorf("limit %d, setting %d: %d bytes, want %d", tc.limit, tc.cfg.MaxBodiesMemory, got, tc.want)
-		}
+		assert.Equal(t, Bodies(tc.cfg), tc.want, "limit %d, setting %d: bytes", tc.limit, tc.cfg.MaxBodiesMemory)
 	}
 }

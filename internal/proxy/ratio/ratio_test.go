@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/sched/roles"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -56,9 +57,8 @@ func fleet(t *testing.T, etcd *etcdtest.Server, auto bool) {
 		if i == 0 {
 			role = instance.Prefill
 		}
-		if _, err := st.Intents.SetRole(t.Context(), address, role, store.IntentOptions{Auto: auto}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := st.Intents.SetRole(t.Context(), address, role, store.IntentOptions{Auto: auto})
+		require.NoError(t, err)
 	}
 }
 
@@ -161,9 +161,7 @@ func TestQueuesOfOthers(t *testing.T) {
 		"none":     pressure(waiting(0, 0.5), tokens(200)),
 		"no queue": pressure(func(int) []instance.ListedQueue { return nil }, tokens(200)),
 	} {
-		if is != want {
-			t.Errorf("%s: pressure %v, want %v", name, is, want)
-		}
+		assert.Equal(t, is, want, "%s: pressure", name)
 	}
 }
 
@@ -255,25 +253,17 @@ func TestTwoProxies(t *testing.T) {
 		}
 	}
 	run(120)
-	if got := a.serving(); got != [2]int{1, 3} {
-		t.Fatalf("%v after 120 s: the last change was less than 120 s ago", got)
-	}
+	require.Equal(t, a.serving(), [2]int{1, 3}, "after 120 s: the last change was less than 120 s ago")
 	run(10)
 	if got := a.serving(); got != [2]int{2, 2} || a.moves(ratio.Moved)+b.moves(ratio.Moved) != 1 {
 		t.Fatalf("%v, %d and %d changes", got, a.moves(ratio.Moved), b.moves(ratio.Moved))
 	}
 	run(105)
-	if got := a.serving(); got != [2]int{2, 2} {
-		t.Fatalf("%v: changed again too early", got)
-	}
+	require.Equal(t, a.serving(), [2]int{2, 2}, "changed again too early")
 	run(15)
-	if got := a.serving(); got != [2]int{3, 1} {
-		t.Fatalf("%v", got)
-	}
+	require.Equal(t, a.serving(), [2]int{3, 1})
 	run(200)
-	if got := a.serving(); got != [2]int{3, 1} {
-		t.Fatalf("%v: the last one of a role", got)
-	}
+	require.Equal(t, a.serving(), [2]int{3, 1}, "the last one of a role")
 	log, err := a.st.Reader.AuditLog(t.Context(), 1)
 	if err != nil || log[0].What != "role prefill" || log[0].Why == "" || log[0].Who != "a" && log[0].Who != "b" {
 		t.Errorf("%+v, %v", log, err)
@@ -292,20 +282,16 @@ func TestEmptyRole(t *testing.T) {
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
 	p.full, p.rates = false, estimate.Rates{}
 	p.run(t.Context(), 200)
-	if got := p.serving(); got != [2]int{1, 3} || p.moves(ratio.Moved) != 0 {
-		t.Fatalf("%v: no role is empty", got)
-	}
+	got := p.serving()
+	require.True(t, got == [2]int{1, 3} && p.moves(ratio.Moved) == 0, "%v: no role is empty", got)
 	for _, k := range (instance.Key{Role: instance.Both, Address: "127.0.0.1:1"}).Each() {
 		members.Del(t, etcd.Client(t), members.Layout(t).Instance(k))
 	}
 	p.run(t.Context(), 110)
-	if got := p.serving(); got != [2]int{0, 3} {
-		t.Fatalf("%v: the engine may be about to start", got)
-	}
+	require.Equal(t, p.serving(), [2]int{0, 3}, "the engine may be about to start")
 	p.run(t.Context(), 400)
-	if got := p.serving(); got != [2]int{1, 2} || p.moves(ratio.Moved) != 1 {
-		t.Fatalf("%v, %d changes", got, p.moves(ratio.Moved))
-	}
+	got = p.serving()
+	require.True(t, got == [2]int{1, 2} && p.moves(ratio.Moved) == 1, "%v, %d changes", got, p.moves(ratio.Moved))
 }
 
 // A refused change of one engine does not prevent that of the next one, and is tried again later.
@@ -347,9 +333,8 @@ func TestWeightKeepsTheRole(t *testing.T) {
 			etcd := etcdtest.Start(t)
 			fleet(t, etcd, true)
 			p := newProxy(t, etcd, config.AutoRolesOn, "a")
-			if _, err := p.st.Intents.SetWeight(t.Context(), c.k, &c.weight, store.IntentOptions{For: c.limit}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := p.st.Intents.SetWeight(t.Context(), c.k, &c.weight, store.IntentOptions{For: c.limit})
+			require.NoError(t, err)
 			check := func(prefill, decode int, moved int64) {
 				t.Helper()
 				if got := p.serving(); got != [2]int{prefill, decode} || p.moves(ratio.Moved) != moved || p.moves(ratio.Failed) != 0 {
@@ -361,9 +346,8 @@ func TestWeightKeepsTheRole(t *testing.T) {
 			if _, err := p.st.Intents.SetRole(t.Context(), "127.0.0.1:4", instance.Decode, store.IntentOptions{}); err != nil { // as an operator
 				t.Fatal(err)
 			}
-			if _, err := p.st.Intents.SetWeight(t.Context(), c.k, nil, store.IntentOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			_, err = p.st.Intents.SetWeight(t.Context(), c.k, nil, store.IntentOptions{})
+			require.NoError(t, err)
 			p.run(t.Context(), 130)
 			check(3, 1, 2)
 		})
@@ -389,9 +373,8 @@ func TestEjectedEngine_KeepsRole(t *testing.T) {
 	p.views["127.0.0.1:3"] = ""
 	p.run(t.Context(), 40)
 	check(2, 1, 1)
-	if in, ok := p.snap.Lookup(instance.Key{Role: instance.Prefill, Address: "127.0.0.1:2"}); !ok || in.Usable() {
-		t.Fatalf("%+v is usable", in)
-	}
+	in, ok := p.snap.Lookup(instance.Key{Role: instance.Prefill, Address: "127.0.0.1:2"})
+	require.True(t, ok && !in.Usable(), "%+v is usable", in)
 	for _, address := range []string{"127.0.0.1:3", "127.0.0.1:4"} {
 		p.views[address] = instance.Ejected
 	}
@@ -426,9 +409,8 @@ func TestKVUseOfEngineInBothRoles(t *testing.T) {
 	for tick := range 60 {
 		f.Step(t.Context(), time.Unix(int64(tick), 0))
 	}
-	if got := f.Advice()[1].Pressure; got < 0.79 || got > 0.81 {
-		t.Errorf("pressure %v", got)
-	}
+	got := f.Advice()[1].Pressure
+	assert.True(t, got >= 0.79 && got <= 0.81, "pressure %v", got)
 }
 
 // Nothing changes while the load is normal, the state of the fleet is unknown, etcd is
@@ -440,9 +422,8 @@ func TestNothingChanges(t *testing.T) {
 	p := newProxy(t, etcd, config.AutoRolesOn, "a")
 	unchanged := func(what string) {
 		t.Helper()
-		if got := p.serving(); got != [2]int{1, 3} || p.moves(ratio.Moved) != 0 {
-			t.Fatalf("%s: %v", what, got)
-		}
+		got := p.serving()
+		require.True(t, got == [2]int{1, 3} && p.moves(ratio.Moved) == 0, "%s: %v", what, got)
 	}
 	p.full = false
 	p.run(t.Context(), 200)
@@ -476,9 +457,8 @@ func TestNothingChanges(t *testing.T) {
 
 	advises := newProxy(t, etcd, config.AutoRolesAdvise, "b")
 	advises.run(t.Context(), 400)
-	if n := advises.moves(ratio.Advised); n != 3 {
-		t.Errorf("advised %d times in 400 s", n)
-	}
+	n := advises.moves(ratio.Advised)
+	assert.True(t, n == 3, "advised %d times in 400 s", n)
 	unchanged("advised")
 	if off := newProxy(t, etcd, config.AutoRolesOff, "c"); true {
 		off.run(t.Context(), 200)

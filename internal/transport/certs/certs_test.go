@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -142,15 +143,13 @@ func TestRefusals(t *testing.T) {
 			l, address := serve(t, open(t, tc.server, nil), &log)
 			_, err := ask(t, open(t, tc.client, nil), address)
 			if tc.reason == "" {
-				if err != nil || len(l.RefusedCounts()) != 0 {
-					t.Fatalf("%v, %v\n%s", err, l.RefusedCounts(), &log)
-				}
+				require.NoError(t, err, &log)
+				require.Len(t, l.RefusedCounts(), 0, &log)
 				return
 			}
 			var e *certs.Error
-			if !errors.As(err, &e) || e.Reason != tc.reason || !strings.Contains(e.Text, tc.text) {
-				t.Errorf("the client says %v, want %s: %s", err, tc.reason, tc.text)
-			}
+			assert.True(t, errors.As(err, &e) && e.Reason == tc.reason && strings.Contains(e.Text, tc.text),
+				"the client says %v, want %s: %s", err, tc.reason, tc.text)
 			testkit.Eventually(t, time.Minute, func() error {
 				if l.RefusedCounts()[tc.counted] != 1 || !strings.Contains(log.String(), tc.log) {
 					return errors.New(log.String())
@@ -182,9 +181,7 @@ func TestWithoutTLS(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", path, resp.StatusCode, text, err)
 		}
 	}
-	if l.RefusedCounts()[certs.NoTLS] != 2 {
-		t.Errorf("%v\n%s", l.RefusedCounts(), &log)
-	}
+	assert.True(t, l.RefusedCounts()[certs.NoTLS] == 2, "%v\n%s", l.RefusedCounts(), &log)
 
 	ln := testkit.Listen(t)
 	srv := &http.Server{Handler: http.NotFoundHandler()}
@@ -193,9 +190,7 @@ func TestWithoutTLS(t *testing.T) {
 	defer func() { _ = srv.Close(); <-done }()
 	_, err := ask(t, open(t, certs.Files{CA: a.CA}, nil), ln.Addr().String())
 	var e *certs.Error
-	if !errors.As(err, &e) || e.Reason != certs.NoTLS || !strings.Contains(e.Text, "use http://") {
-		t.Errorf("%v", err)
-	}
+	assert.True(t, errors.As(err, &e) && e.Reason == certs.NoTLS && strings.Contains(e.Text, "use http://"), "%v", err)
 }
 
 // New files are used for new connections; open connections continue.
@@ -217,20 +212,16 @@ func TestReload(t *testing.T) {
 		return nc.(interface{ ConnectionState() tls.ConnectionState }).ConnectionState().PeerCertificates[0].Subject.CommonName
 	}
 	first, err := ask(t, client, address)
-	if err != nil || shown(first) != "first" {
-		t.Fatalf("%v", err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, shown(first), "first")
 	step := func(what, want, finding string, reloads int64) {
 		t.Helper()
 		s.Check()
 		s.Check() // the second call loads changed files
 		nc, err := ask(t, client, address)
-		if err != nil || shown(nc) != want {
-			t.Fatalf("%s: %v, shows %q", what, err, shown(nc))
-		}
-		if err := say(first); err != nil {
-			t.Fatalf("%s: the first connection: %v", what, err)
-		}
+		require.NoError(t, err)
+		require.Equal(t, shown(nc), want)
+		require.NoError(t, say(first), "%s: the first connection", what)
 		st := s.Status()
 		if text := st.Finding(time.Now()); st.Reloads != reloads || (text != "") != (finding != "") || !strings.Contains(text, finding) {
 			t.Errorf("%s: %d reloads, %q", what, st.Reloads, text)
@@ -250,9 +241,8 @@ func TestReload(t *testing.T) {
 	step("expired", "second", "the new certificate has expired", 1)
 	issue("third", 24*time.Hour)
 	step("mended", "third", "the certificate for clients expires at ", 2)
-	if n := strings.Count(log.String(), "the old ones stay active"); n != 4 {
-		t.Errorf("said %d times:\n%s", n, &log)
-	}
+	n := strings.Count(log.String(), "the old ones stay active")
+	assert.True(t, n == 4, "said %d times:\n%s", n, &log)
 }
 
 // A partially written file does not become active: with half of
@@ -286,9 +276,8 @@ func TestReload_PartiallyWrittenFile(t *testing.T) {
 	s.Check()
 	s.Check()
 	client.Cert, client.Key = old.Issue("client", testkit.Certificate{CN: "client"})
-	if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Reloads != 1 {
-		t.Errorf("written: %v, %+v", err, s.Status())
-	}
+	_, err := ask(t, open(t, client, nil), address)
+	assert.True(t, err == nil && s.Status().Reloads == 1, "written: %v, %+v", err, s.Status())
 }
 
 // An unusable file at the start is an error that names the file.
@@ -311,9 +300,7 @@ func TestUnusableFiles(t *testing.T) {
 		"half a bundle": {CA: half(a.CA, cert)},
 	} {
 		_, err := certs.Open(certs.Options{Files: f})
-		if err == nil || !strings.Contains(err.Error(), ".pem") {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), ".pem"), "%s: %v", name, err)
 	}
 }
 
@@ -372,7 +359,6 @@ func TestReload_InvalidFiles(t *testing.T) {
 func TestRefused_HostName(t *testing.T) {
 	t.Parallel()
 	err := &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "prefill-tls", IsNotFound: true}}
-	if reason, text, ok := certs.Refused(err); ok {
-		t.Errorf("%s: %s", reason, text)
-	}
+	reason, text, ok := certs.Refused(err)
+	assert.False(t, ok, "%s: %s", reason, text)
 }

@@ -3,18 +3,18 @@ package http1
 import (
 	"bytes"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestBuffer(t *testing.T) {
 	t.Parallel()
 	var b Buffer
-	if b.Bytes() != nil {
-		t.Fatal("it holds something")
-	}
+	require.True(t, b.Bytes() == nil, "it holds something")
 	b.Free()
-	if b.Add(0); b.b != nil {
-		t.Error("a read in vain leaves it with memory")
-	}
+	b.Add(0)
+	assert.True(t, b.b == nil, "a read in vain leaves it with memory")
 	var want []byte
 	for i := range 3 * bufferSize { // beyond its initial capacity
 		if i%3 == 2 { // some bytes are taken meanwhile
@@ -25,10 +25,7 @@ func TestBuffer(t *testing.T) {
 		b.Add(1)
 		want = append(want, byte(i))
 	}
-	if !bytes.Equal(b.Bytes(), want) {
-		t.Error("what was added is not what is there")
-	}
-	if b.Take(len(want)); b.b != nil || b.Bytes() != nil {
-		t.Error("an empty buffer keeps its memory")
-	}
+	assert.True(t, bytes.Equal(b.Bytes(), want), "what was added is not what is there")
+	b.Take(len(want))
+	assert.True(t, b.b == nil && b.Bytes() == nil, "an empty buffer keeps its memory")
 }

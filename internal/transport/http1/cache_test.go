@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -29,27 +30,21 @@ func TestHeadCache(t *testing.T) {
 	var c HeadCache
 	first := parsed(t, &c, usualFields)
 	longer := parsed(t, &c, strings.Replace(usualFields, "12\r", "345678\r", 1))
-	if first.Length != 12 || longer.Length != 345678 || !same(first, longer) {
-		t.Errorf("another length only: %+v, then %+v", first, longer)
-	}
+	assert.True(t, first.Length == 12 && longer.Length == 345678 && same(first, longer),
+		"another length only: %+v, then %+v", first, longer)
 	later := parsed(t, &c, strings.Replace(usualFields, "06:00:00", "06:00:01", 1))
 	if same(first, later) || later.Header.Get("Date") != "Tue, 24 Nov 2026 06:00:01 GMT" || first.Header.Get("Date") != "Tue, 24 Nov 2026 06:00:00 GMT" {
 		t.Errorf("another date: %+v, then %+v", first, later)
 	}
-	if _, err := c.Parse([]byte(strings.Replace(usualFields, "12\r", "1x\r", 1)), false); err == nil {
-		t.Error("a malformed length is taken behind a good one")
-	}
+	_, err := c.Parse([]byte(strings.Replace(usualFields, "12\r", "1x\r", 1)), false)
+	assert.Error(t, err, "a malformed length is taken behind a good one")
 	long := "X: " + strings.Repeat("x", maxCached) + "\r\n"
-	if same(parsed(t, &c, long), parsed(t, &c, long)) || c.fields != nil || c.head.Header != nil {
-		t.Error("long fields are remembered")
-	}
+	assert.True(t, !same(parsed(t, &c, long), parsed(t, &c, long)) && c.fields == nil && c.head.Header == nil,
+		"long fields are remembered")
 	const chunked = "Transfer-Encoding: chunked\r\n"
-	if !parsed(t, &c, chunked).Chunked {
-		t.Error("not chunked")
-	}
-	if _, err := c.Parse([]byte(chunked), true); err == nil {
-		t.Error("chunks are taken in HTTP/1.0 behind the same fields in HTTP/1.1")
-	}
+	assert.True(t, parsed(t, &c, chunked).Chunked, "not chunked")
+	_, err = c.Parse([]byte(chunked), true)
+	assert.Error(t, err, "chunks are taken in HTTP/1.0 behind the same fields in HTTP/1.1")
 }
 
 // cacheSeeds returns fields to be cached, and fields that may follow them.
@@ -77,9 +72,8 @@ func checkHeadCache(t *testing.T, first, second []byte, http10 bool) {
 	before := string(second)
 	got, err := c.Parse(second, http10)
 	want, _, wantErr := parseFields(second, http10)
-	if err != wantErr || fmt.Sprint(got) != fmt.Sprint(want) || string(second) != before {
-		t.Fatalf("%q behind %q: %+v, %v, alone %+v, %v", second, first, got, err, want, wantErr)
-	}
+	require.True(t, err == wantErr && fmt.Sprint(got) == fmt.Sprint(want) && string(second) == before,
+		"%q behind %q: %+v, %v, alone %+v, %v", second, first, got, err, want, wantErr)
 }
 
 // TestCacheNeighbours removes, doubles and replaces each byte of the fields,

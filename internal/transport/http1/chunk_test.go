@@ -1,11 +1,13 @@
 package http1
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // decode removes the framing of src in pieces of cut bytes, each in
@@ -61,9 +63,8 @@ func TestChunksRefused(t *testing.T) {
 		{"cut", "3\r\nabc\r\n0\r\n\r", io.ErrUnexpectedEOF},
 	} {
 		for _, cut := range []int{1, 2, 7, 1 << 16} {
-			if body, _, err := decode(tc.in, cut); !errors.Is(err, tc.err) {
-				t.Errorf("%s by %d: %q, %v, want %v", tc.name, cut, body, err, tc.err)
-			}
+			body, _, err := decode(tc.in, cut)
+			assert.ErrorIs(t, err, tc.err, "%s by %d: %q", tc.name, cut, body)
 		}
 	}
 }
@@ -95,12 +96,8 @@ func TestChunks_FullDestination(t *testing.T) {
 	for !d.Done() {
 		var dst [2]byte
 		n, used, err := d.Decode(dst[:], src)
-		if err != nil || used == 0 {
-			t.Fatalf("%d bytes, %v", used, err)
-		}
+		require.True(t, err == nil && used != 0, "%d bytes, %v", used, err)
 		got, src = append(got, dst[:n]...), src[used:]
 	}
-	if string(got) != "abcde" || len(src) > 0 {
-		t.Errorf("%q, %q is left", got, src)
-	}
+	assert.True(t, string(got) == "abcde" && len(src) == 0, "%q, %q is left", got, src)
 }

@@ -3,6 +3,8 @@ package http1
 import (
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestEveryByte(t *testing.T) {
@@ -10,11 +12,7 @@ func TestEveryByte(t *testing.T) {
 	const token = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	for i := range 256 {
 		b := byte(i)
-		if want := strings.IndexByte(token, b) >= 0; IsToken(b) != want {
-			t.Errorf("%q in a name: %v", b, !want)
-		}
-		if want := b == '\t' || b > 31 && b != 127; isValue(b) != want {
-			t.Errorf("%q in a value: %v", b, !want)
-		}
+		assert.Equal(t, IsToken(b), strings.IndexByte(token, b) >= 0, "%q in a name", b)
+		assert.Equal(t, isValue(b), b == '\t' || b > 31 && b != 127, "%q in a value", b)
 	}
 }

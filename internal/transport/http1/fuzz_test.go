@@ -6,8 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httputil"
-	"slices"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // FuzzHead parses the head of an answer. If it is accepted, net/http
@@ -43,9 +44,7 @@ func FuzzHead(f *testing.F) {
 			t.Fatalf("net/http refuses %q: %v", data[:n], err)
 		}
 		_ = theirs.Body.Close()
-		if end := len(data) - src.Len() - r.Buffered(); end != n {
-			t.Fatalf("the head has %d bytes, net/http says %d", n, end)
-		}
+		require.Equal(t, len(data)-src.Len()-r.Buffered(), n, "bytes of the head")
 		chunked := len(theirs.TransferEncoding) == 1
 		if theirs.StatusCode != status || theirs.ProtoAtLeast(1, 1) == http10 || chunked != head.Chunked ||
 			theirs.ContentLength != head.Length && status >= 200 && status != 204 {
@@ -55,13 +54,10 @@ func FuzzHead(f *testing.F) {
 			theirs.Header.Del(name)
 			delete(head.Header, name)
 		}
-		if len(theirs.Header) != len(head.Header) {
-			t.Fatalf("header %q, net/http says %q", head.Header, theirs.Header)
-		}
+		require.Equal(t, len(theirs.Header), len(head.Header),
+			"header %q, net/http says %q", head.Header, theirs.Header)
 		for name, values := range head.Header {
-			if !slices.Equal(values, theirs.Header[name]) {
-				t.Fatalf("%s: %q, net/http says %q", name, values, theirs.Header[name])
-			}
+			require.EqualSlices(t, values, theirs.Header[name], "%s in net/http", name)
 		}
 	})
 }
@@ -83,8 +79,7 @@ func FuzzChunks(f *testing.F) {
 			return
 		}
 		theirs, err := io.ReadAll(httputil.NewChunkedReader(bytes.NewReader(data)))
-		if err != nil || string(theirs) != body {
-			t.Fatalf("%q, net/http says %q, %v", body, theirs, err)
-		}
+		require.NoError(t, err, "net/http says")
+		require.Equal(t, string(theirs), body, "net/http says")
 	})
 }

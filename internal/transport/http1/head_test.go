@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestHeadLen(t *testing.T) {
@@ -19,17 +22,15 @@ func TestHeadLen(t *testing.T) {
 		{"\r\n", 2, nil}, {"GET\r\n\r\nbody\n", 7, nil}, {"A\r\nB: c\r\n\r\n\r\n", 11, nil},
 		{"\n", 0, ErrBareLF}, {"A\n\n", 0, ErrBareLF}, {"A\r\nB\nC: d\r\n\r\n", 0, ErrBareLF}, {"A\r\n\n", 0, ErrBareLF},
 	} {
-		if n, err := HeadLen([]byte(tc.data), 0); n != tc.want || !errors.Is(err, tc.err) {
-			t.Errorf("%q: %d, %v", tc.data, n, err)
-		}
+		n, err := HeadLen([]byte(tc.data), 0)
+		assert.True(t, n == tc.want && errors.Is(err, tc.err), "%q: %d, %v", tc.data, n, err)
 		seen := 0
 		for i := 1; i <= len(tc.data); i++ { // as it arrives, byte by byte
 			n, err := HeadLen([]byte(tc.data[:i]), seen)
 			seen = i
 			if n > 0 || err != nil {
-				if n != tc.want || !errors.Is(err, tc.err) {
-					t.Errorf("%q by bytes: %d, %v", tc.data, n, err)
-				}
+				assert.Equal(t, n, tc.want, "%q by bytes", tc.data)
+				assert.ErrorIs(t, err, tc.err, "%q by bytes", tc.data)
 				break
 			}
 		}
@@ -44,9 +45,8 @@ func TestSplitHead(t *testing.T) {
 		"A b\r\nC: d\r\n\r\n":       {"A b", "C: d\r\n"},
 		"A b\r\nC: d\r\nE:\r\n\r\n": {"A b", "C: d\r\nE:\r\n"},
 	} {
-		if start, fields := SplitHead([]byte(head)); string(start) != want[0] || string(fields) != want[1] {
-			t.Errorf("%q: %q and %q", head, start, fields)
-		}
+		start, fields := SplitHead([]byte(head))
+		assert.True(t, string(start) == want[0] && string(fields) == want[1], "%q: %q and %q", head, start, fields)
 	}
 }
 
@@ -58,21 +58,16 @@ func TestFieldsAccepted(t *testing.T) {
 	want := Head{Length: 7, Close: true, KeepAlive: true, Header: http.Header{
 		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b", "c"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
 	}}
-	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("%v, %v\nwant %v", got, err, want)
-	}
-	if string(in) != fields {
-		t.Errorf("the fields are now %q", in)
-	}
+	require.NoError(t, err)
+	assert.Equal(t, fmt.Sprint(got), fmt.Sprint(want))
+	assert.Equal(t, string(in), fields, "the fields are now")
 	// Values share an array: adding to one must not write into the next.
 	got.Header.Add("Date", "later")
-	if got.Header.Get("X-Request-Id") != "a" || got.Header.Get("X-Empty") != "" {
-		t.Error("adding a value changed another one")
-	}
+	assert.Equal(t, got.Header.Get("X-Request-Id"), "a", "adding a value changed another one")
+	assert.Equal(t, got.Header.Get("X-Empty"), "", "adding a value changed another one")
 	for name, values := range got.Header {
-		if name != "Date" && cap(values) != len(values) {
-			t.Errorf("%s has room for more, which copies of the header would share", name)
-		}
+		assert.False(t, name != "Date" && cap(values) != len(values),
+			"%s has room for more, which copies of the header would share", name)
 	}
 	if h, _, err := parseFields([]byte("Transfer-ENCODING: Chunked\r\n"), false); err != nil || !h.Chunked || h.Length != -1 || len(h.Header) > 0 {
 		t.Errorf("%+v, %v", h, err)
@@ -94,11 +89,8 @@ func TestAppendField(t *testing.T) {
 		{"X", "secret\r\nY: b", "", ErrValue}, {"X", "secret\n", "", ErrValue}, {"X", "secret\x00", "", ErrValue},
 	} {
 		b, err := AppendField([]byte("before"), tc.name, tc.value)
-		if string(b) != "before"+tc.want || !errors.Is(err, tc.err) {
-			t.Errorf("%q: %q: %q, %v", tc.name, tc.value, b, err)
-		}
-		if err != nil && strings.Contains(err.Error(), "secret") {
-			t.Errorf("the error shows the value: %v", err)
-		}
+		assert.Equal(t, string(b), "before"+tc.want, "%q: %q", tc.name, tc.value)
+		assert.ErrorIs(t, err, tc.err, "%q: %q", tc.name, tc.value)
+		assert.False(t, err != nil && strings.Contains(err.Error(), "secret"), "the error shows the value: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -55,21 +56,15 @@ func TestCheck(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			err := netguard.New(tc.allow).Check(netip.MustParseAddr(tc.ip))
-			if (err == nil) != tc.ok {
-				t.Fatalf("Check(%s) = %v, want ok=%v", tc.ip, err, tc.ok)
-			}
-			if err != nil && !errors.Is(err, netguard.ErrForbidden) {
-				t.Fatalf("error %v is not ErrForbidden", err)
-			}
+			require.Equal(t, err == nil, tc.ok, "Check(%s) = %v, want ok", tc.ip, err)
+			require.False(t, err != nil && !errors.Is(err, netguard.ErrForbidden), "error %v is not ErrForbidden", err)
 		})
 	}
 }
 
 func TestControl_StopsDialAfterResolution(t *testing.T) {
 	t.Parallel()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer func() { _ = ln.Close() }()
+	ln := testkit.Listen(t)
 	_, port, _ := net.SplitHostPort(ln.Addr().String())
 
 	only10 := netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})

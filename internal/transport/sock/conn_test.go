@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/transport/sock"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -22,9 +24,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 // pair returns both ends of a connection, a Conn and the peer's.
 func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer ln.Close()
+	ln := testkit.Listen(t)
 	dialled, err := net.Dial("tcp", ln.Addr().String())
 	require.NoError(t, err)
 	accepted, err := ln.Accept()
@@ -57,18 +57,12 @@ func TestReadWrite_BeyondBuffers(t *testing.T) {
 		wrote := make(chan error, 1)
 		go func() {
 			rest, err := ours.WriteAll(pieces)
-			if len(rest) != 0 {
-				t.Errorf("size %d: %d pieces are left", size, len(rest))
-			}
+			assert.Len(t, rest, 0, "size %d: pieces are left", size)
 			wrote <- errors.Join(err, ours.CloseWrite())
 		}()
 		got, err := io.ReadAll(ours)
-		if err := errors.Join(err, <-wrote, <-echoed); err != nil {
-			t.Fatalf("size %d: %v", size, err)
-		}
-		if !bytes.Equal(got, sent) {
-			t.Errorf("size %d: %d bytes came back, and not the same", size, len(got))
-		}
+		require.NoError(t, errors.Join(err, <-wrote, <-echoed), "size %d", size)
+		assert.True(t, bytes.Equal(got, sent), "size %d: %d bytes came back, and not the same", size, len(got))
 	}
 }
 
@@ -91,17 +85,13 @@ func TestRestAfterADeadline(t *testing.T) {
 		came <- errors.Join(err, ours.SetWriteDeadline(time.Unix(1, 0)))
 	}()
 	rest, err := ours.WriteAll(pieces)
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("error %v, want a deadline", err)
-	}
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "error")
 	require.NoError(t, <-came)
 	left := 0
 	for _, p := range rest {
 		left += len(p)
 	}
-	if left == 0 || left == len(sent) {
-		t.Fatalf("%d of %d bytes are left", left, len(sent))
-	}
+	require.True(t, left != 0 && left != len(sent), "%d of %d bytes are left", left, len(sent))
 	_ = ours.SetWriteDeadline(time.Time{})
 	wrote := make(chan error, 1)
 	go func() {
@@ -110,9 +100,8 @@ func TestRestAfterADeadline(t *testing.T) {
 	}()
 	got, err := io.ReadAll(peer)
 	require.NoError(t, errors.Join(err, <-wrote))
-	if got = append(first[:], got...); !bytes.Equal(got, sent) {
-		t.Errorf("%d bytes came, %d were sent", len(got), len(sent))
-	}
+	got = append(first[:], got...)
+	assert.True(t, bytes.Equal(got, sent), "%d bytes came, %d were sent", len(got), len(sent))
 }
 
 // TestErrors compares the errors with those of package net.
@@ -150,18 +139,14 @@ func TestErrors(t *testing.T) {
 		ours, peer := pair(t)
 		c.before(ours, peer)
 		err := c.do(ours)
-		if !slices.ContainsFunc(c.want, func(want error) bool { return errors.Is(err, want) }) {
-			t.Errorf("%s: %v, want %v", c.name, err, c.want)
-		}
+		assert.True(t, slices.ContainsFunc(c.want, func(want error) bool { return errors.Is(err, want) }),
+			"%s: %v, want %v", c.name, err, c.want)
 		var op *net.OpError
-		if err != io.EOF && !errors.As(err, &op) {
-			t.Errorf("%s: %#v is no *net.OpError", c.name, err)
-		}
+		assert.False(t, err != io.EOF && !errors.As(err, &op), "%s: %#v is no *net.OpError", c.name, err)
 	}
 	ours, _ := pair(t)
-	if n, err := ours.Read(nil); n != 0 || err != nil {
-		t.Errorf("Read(nil) = %d, %v", n, err)
-	}
+	n, err := ours.Read(nil)
+	assert.True(t, n == 0 && err == nil, "Read(nil) = %d, %v", n, err)
 }
 
 func TestConsume(t *testing.T) {
@@ -170,11 +155,8 @@ func TestConsume(t *testing.T) {
 	all := bytes.Join(words(), nil)
 	for n := 0; n <= len(all); n++ {
 		rest := sock.Consume(words(), n)
-		if got := bytes.Join(rest, nil); !bytes.Equal(got, all[n:]) {
-			t.Errorf("without %d bytes %q is left, want %q", n, got, all[n:])
-		}
-		if len(rest) > 0 && len(rest[0]) == 0 {
-			t.Errorf("without %d bytes the first piece is empty", n)
-		}
+		got := bytes.Join(rest, nil)
+		assert.True(t, bytes.Equal(got, all[n:]), "without %d bytes %q is left, want %q", n, got, all[n:])
+		assert.False(t, len(rest) > 0 && len(rest[0]) == 0, "without %d bytes the first piece is empty", n)
 	}
 }

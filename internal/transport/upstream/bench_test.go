@@ -80,9 +80,7 @@ func benchmark(b *testing.B, in *instance.Instance, body [][]byte) {
 				for err == nil {
 					_, err = resp.Body.Read(buf)
 				}
-				if err != io.EOF {
-					b.Fatal(err)
-				}
+				require.Equal(b, err, io.EOF)
 				_ = resp.Body.Close()
 				cancel(nil)
 			}

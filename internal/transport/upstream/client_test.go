@@ -105,9 +105,7 @@ func do(t *testing.T, c upstream.Client, in *instance.Instance) (string, *upstre
 		}
 	}
 	var e *upstream.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("error of type %T: %v", err, err)
-	}
+	require.True(t, errors.As(err, &e), "error of type %T: %v", err, err)
 	return "", e
 }
 
@@ -125,12 +123,9 @@ func TestRequestOnTheWire(t *testing.T) {
 				map[bool]string{true: "|agent"}[hasAgent]
 			_, _ = io.WriteString(c, ok)
 		})
-		if b, e := do(t, open(t, upstream.Options{}), in); e != nil || b != "ok" {
-			t.Fatalf("%q, %v", b, e)
-		}
-		if g, want := <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`; g != want {
-			t.Fatalf("got  %s\nwant %s", g, want)
-		}
+		b, e := do(t, open(t, upstream.Options{}), in)
+		require.True(t, e == nil && b == "ok", "%q, %v", b, e)
+		require.Equal(t, <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`)
 	})
 }
 
@@ -171,9 +166,8 @@ func TestStages(t *testing.T) {
 				t.Parallel()
 				in := server(t, func(_ int, c net.Conn, r *bufio.Reader) { tc.script(c, r) })
 				_, e := do(t, open(t, upstream.Options{}), in)
-				if e == nil || e.Stage != tc.stage || e.MaybeTaken != tc.taken || e.Refused() {
-					t.Fatalf("%+v (%v), want %s", e, e, tc.stage)
-				}
+				require.True(t, e != nil && e.Stage == tc.stage && e.MaybeTaken == tc.taken && !e.Refused(),
+					"%+v (%v), want %s", e, e, tc.stage)
 			})
 		}
 	})
@@ -186,17 +180,13 @@ func TestNotConnected(t *testing.T) {
 		in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
 		_ = ln.Close()
 		_, e := do(t, open(t, upstream.Options{}), in)
-		if e == nil || e.Stage != upstream.StageNotConnected || !e.Refused() || e.MaybeTaken {
-			t.Fatalf("refused: %+v", e)
-		}
-		if !strings.Contains(e.Error(), "connection refused") || !strings.Contains(e.Error(), in.Address) {
-			t.Fatalf("text %q", e)
-		}
+		require.True(t, e != nil && e.Stage == upstream.StageNotConnected && e.Refused() && !e.MaybeTaken,
+			"refused: %+v", e)
+		require.Contains(t, e.Error(), "connection refused", in.Address)
 		guarded := open(t, upstream.Options{Guard: netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})})
 		_, e = do(t, guarded, in)
-		if e == nil || !errors.Is(e, netguard.ErrForbidden) || e.Stage != upstream.StageNotConnected {
-			t.Fatalf("guarded: %+v", e)
-		}
+		require.True(t, e != nil && errors.Is(e, netguard.ErrForbidden) && e.Stage == upstream.StageNotConnected,
+			"guarded: %+v", e)
 	})
 }
 
@@ -225,14 +215,11 @@ func TestStaleConnection(t *testing.T) {
 				})
 				c := open(t, upstream.Options{})
 				for range 2 {
-					if b, e := do(t, c, in); e != nil || b != "ok" {
-						t.Fatalf("%q, %v", b, e)
-					}
+					b, e := do(t, c, in)
+					require.True(t, e == nil && b == "ok", "%q, %v", b, e)
 				}
 				<-closed
-				if c.StaleRetries() != 1 {
-					t.Fatalf("%d stale retries", c.StaleRetries())
-				}
+				require.Equal(t, c.StaleRetries(), 1, "stale retries")
 			})
 		}
 	})
@@ -254,15 +241,13 @@ func TestStaleConnection_Once(t *testing.T) {
 			}
 		})
 		c := open(t, upstream.Options{})
-		if b, e := do(t, c, in); e != nil || b != "ok" {
-			t.Fatalf("%q, %v", b, e)
-		}
+		b, e := do(t, c, in)
+		require.True(t, e == nil && b == "ok", "%q, %v", b, e)
 		r := request(in)
 		r.Once = true
 		_, err := c.Do(t.Context(), r)
-		if e, _ := errors.AsType[*upstream.Error](err); e == nil || e.Stage != upstream.StageStale || !e.MaybeTaken {
-			t.Fatalf("%+v", err)
-		}
+		e, _ = errors.AsType[*upstream.Error](err)
+		require.True(t, e != nil && e.Stage == upstream.StageStale && e.MaybeTaken, "%+v", err)
 		if n := received.Load(); n != 2 || c.StaleRetries() != 0 {
 			t.Fatalf("%d requests were received, %d stale retries", n, c.StaleRetries())
 		}
@@ -294,9 +279,8 @@ func TestStaleConnection_EngineGone(t *testing.T) {
 		}
 		_, e := do(t, c, in)
 		<-done
-		if e == nil || !e.Refused() || !e.MaybeTaken {
-			t.Fatalf("%+v: the instance exited and may have received the request", e)
-		}
+		require.True(t, e != nil && e.Refused() && e.MaybeTaken,
+			"%+v: the instance exited and may have received the request", e)
 	})
 }
 
@@ -324,17 +308,13 @@ func TestContextCause(t *testing.T) {
 				if at == "body" {
 					if err != nil {
 						// The cancellation may win the race against the header.
-						if !errors.Is(err, why) {
-							t.Fatal(err)
-						}
+						require.ErrorIs(t, err, why)
 						return
 					}
 					_, err = io.ReadAll(resp.Body)
 					_ = resp.Body.Close()
 				}
-				if !errors.Is(err, why) {
-					t.Fatalf("error %v does not name the cause", err)
-				}
+				require.ErrorIs(t, err, why, "error does not name the cause")
 			})
 		}
 	})
@@ -350,9 +330,7 @@ func TestRedirects_NotFollowed(t *testing.T) {
 		resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
 		require.NoError(t, err)
 		_ = resp.Body.Close()
-		if resp.Status != http.StatusTemporaryRedirect {
-			t.Fatalf("status %d", resp.Status)
-		}
+		require.Equal(t, resp.Status, http.StatusTemporaryRedirect)
 	})
 }
 
@@ -360,16 +338,12 @@ func TestTimeout(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
 		e := &upstream.Error{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}
-		if !e.Timeout() {
-			t.Fatal("a dial deadline is a timeout")
-		}
+		require.True(t, e.Timeout(), "a dial deadline is a timeout")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 		defer cancel()
 		<-ctx.Done()
 		_, err := open(t, upstream.Options{}).Do(ctx, request(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}}))
 		var ue *upstream.Error
-		if !errors.As(err, &ue) || ue.Stage != upstream.StageNotConnected {
-			t.Fatalf("%v", err)
-		}
+		require.True(t, errors.As(err, &ue) && ue.Stage == upstream.StageNotConnected, "%v", err)
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -80,8 +80,7 @@ func (l *lossy) lose(from int) {
 // connecting returns the ports of the sockets that wait for the engine's SYN-ACK.
 func (l *lossy) connecting() (ports []int) {
 	l.t.Helper()
-	table, err := os.ReadFile("/proc/thread-self/net/tcp")
-	require.NoError(l.t, err)
+	table := testkit.ReadFile(l.t, "/proc/thread-self/net/tcp")
 	// The table may have tens of thousands of lines; splitting all would take longer than a dial.
 	const synSent = "02"
 	lines := strings.Split(string(table), fmt.Sprintf(" 0100007F:%04X %s ", l.port, synSent))
@@ -121,9 +120,7 @@ func TestDial_LostSYN(t *testing.T) {
 		if len(first) > 0 {
 			l.lose(first[0]) // permanently, the packets of one connection only
 		}
-		if err := <-got; err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, <-got)
 	})
 }
 
@@ -137,12 +134,7 @@ func TestDial_Unanswered(t *testing.T) {
 		if e == nil || e.Stage != upstream.StageNotConnected || !e.Timeout() || e.Refused() || e.MaybeTaken {
 			t.Fatalf("%+v", e)
 		}
-		testkit.Eventually(t, time.Minute, func() error {
-			if ports := l.connecting(); len(ports) > 0 {
-				return fmt.Errorf("still asking from %v", ports)
-			}
-			return nil
-		})
+		testkit.Until(t, time.Minute, l.connecting, func(ports []int) bool { return len(ports) == 0 })
 	})
 }
 
@@ -159,8 +151,7 @@ func TestDialer_LimitsSilence(t *testing.T) {
 		var got int
 		var failed error
 		err := raw.Control(func(fd uintptr) { got, failed = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, name) })
-		if err = errors.Join(err, failed); err != nil || got != want {
-			t.Errorf("option %d: %d, want %d, %v", name, got, want, err)
-		}
+		err = errors.Join(err, failed)
+		assert.True(t, err == nil && got == want, "option %d: %d, want %d, %v", name, got, want, err)
 	}
 }

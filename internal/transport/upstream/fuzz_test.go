@@ -3,7 +3,6 @@ package upstream
 import (
 	"bufio"
 	"bytes"
-	"errors"
 	"io"
 	"net/http"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // cutReader returns its bytes in pieces of a few sizes, like a network.
@@ -97,30 +97,18 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 		return
 	}
 	theirs, body, end, err := standard(method, in)
-	if theirs == nil {
-		t.Fatalf("we took a head that net/http refuses: %v", err)
-	}
-	if ours.err == nil && err != nil {
-		t.Fatalf("we took a body that net/http refuses: %v", err)
-	}
-	if theirs.StatusCode != ours.status {
-		t.Fatalf("status %d, net/http says %d", ours.status, theirs.StatusCode)
-	}
-	if ours.err == nil && string(body) != ours.body {
-		t.Fatalf("body %q, net/http says %q", ours.body, body)
-	}
-	if ours.err != nil && !strings.HasPrefix(string(body), ours.body) && err == nil {
-		t.Fatalf("the beginning of a body %q, net/http says %q", ours.body, body)
-	}
-	if ours.length >= 0 && int64(len(ours.body)) > ours.length {
-		t.Fatalf("%d bytes of %d", len(ours.body), ours.length)
-	}
-	if ours.reusable && (ours.err != nil || theirs.Close || taken != end) {
-		t.Fatalf("the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
-	}
-	if pieces.reusable && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
-		t.Fatalf("cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
-	}
+	require.True(t, theirs != nil, "we took a head that net/http refuses: %v", err)
+	require.False(t, ours.err == nil && err != nil, "we took a body that net/http refuses: %v", err)
+	require.Equal(t, theirs.StatusCode, ours.status, "status of net/http")
+	require.False(t, ours.err == nil && string(body) != ours.body, "body %q, net/http says %q", ours.body, body)
+	require.False(t, ours.err != nil && !strings.HasPrefix(string(body), ours.body) && err == nil,
+		"the beginning of a body %q, net/http says %q", ours.body, body)
+	require.False(t, ours.length >= 0 && int64(len(ours.body)) > ours.length,
+		"%d bytes of %d", len(ours.body), ours.length)
+	require.False(t, ours.reusable && (ours.err != nil || theirs.Close || taken != end),
+		"the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
+	require.False(t, pieces.reusable && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end),
+		"cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
 	for _, name := range []string{"Trailer", "Connection"} { // net/http removes them
 		theirs.Header.Del(name)
 		ours.header.Del(name)
@@ -133,13 +121,9 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 
 func sameHeader(t *testing.T, ours, theirs http.Header) {
 	t.Helper()
-	if len(theirs) != len(ours) {
-		t.Fatalf("header %v, net/http says %v", ours, theirs)
-	}
+	require.Equal(t, len(theirs), len(ours), "header %v, net/http says %v", ours, theirs)
 	for name, values := range ours {
-		if !slices.Equal(values, theirs[name]) {
-			t.Fatalf("header %s: %q, net/http says %q", name, values, theirs[name])
-		}
+		require.EqualSlices(t, values, theirs[name], "header %s in net/http", name)
 	}
 }
 
@@ -177,32 +161,25 @@ func FuzzRequest(f *testing.F) {
 		}
 		head, err := appendHead(nil, req)
 		if err != nil {
-			if !errors.Is(err, errBadRequest) {
-				t.Fatalf("an error of another kind: %v", err)
-			}
+			require.ErrorIs(t, err, errBadRequest, "an error of another kind")
 			return
 		}
 		whole := append(head, body...)
 		src := bytes.NewReader(whole)
 		r := bufio.NewReader(src)
 		got, err := http.ReadRequest(r)
-		if err != nil {
-			t.Fatalf("net/http refuses %q: %v", whole, err)
-		}
+		require.NoError(t, err, "net/http refuses %q", whole)
 		sent, err := io.ReadAll(got.Body)
-		if err != nil || !bytes.Equal(sent, body) {
-			t.Fatalf("%q: body %q, %v", whole, sent, err)
-		}
-		if left := src.Len() + r.Buffered(); left != 0 {
-			t.Fatalf("%d bytes of %q are another request", left, whole)
-		}
+		require.NoError(t, err, "%q: body %q", whole, sent)
+		require.True(t, bytes.Equal(sent, body), "%q: body %q", whole, sent)
+		left := src.Len() + r.Buffered()
+		require.True(t, left == 0, "%d bytes of %q are another request", left, whole)
 		if got.Method != method || got.Host != "10.0.0.1:8000" || got.Header.Get("X-Last") != "1" || len(got.TransferEncoding) > 0 {
 			t.Fatalf("%q is read as %s to %s, %v", whole, got.Method, got.Host, got.Header)
 		}
 		want, query, _ := strings.Cut(path, "?")
-		if got.URL.Path != want || got.URL.RawQuery != query {
-			t.Fatalf("%q is read as %q and %q", whole, got.URL.Path, got.URL.RawQuery)
-		}
+		require.Equal(t, got.URL.Path, want, "%q is read as and", whole)
+		require.Equal(t, got.URL.RawQuery, query, "%q is read as and", whole)
 		for n, values := range got.Header {
 			if n != "X-Last" && n != "Content-Length" && (!strings.EqualFold(n, name) || len(values) != 2 || values[0] != strings.Trim(value, " \t")) {
 				t.Fatalf("%q has a header %s: %q", whole, n, values)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -86,15 +87,10 @@ func TestPool_ReusePerIncarnation(t *testing.T) {
 		if step.before != nil {
 			step.before()
 		}
-		if got := ask(t, p, step.in); got != "a" {
-			t.Fatalf("%s: %q", step.name, got)
-		}
-		if n := s.conns.Load(); n != step.conns {
-			t.Fatalf("%s: %d connections so far, want %d", step.name, n, step.conns)
-		}
-		if len(p.hosts) != 1 || len(p.hosts[s.Key].idle) != 1 || p.hosts[s.Key].active != 0 {
-			t.Fatalf("%s: %d hosts, %+v", step.name, len(p.hosts), p.hosts[s.Key])
-		}
+		require.Equal(t, ask(t, p, step.in), "a", step.name)
+		require.Equal(t, s.conns.Load(), step.conns, "%s: connections so far", step.name)
+		require.True(t, len(p.hosts) == 1 && len(p.hosts[s.Key].idle) == 1 && p.hosts[s.Key].active == 0,
+			"%s: %d hosts, %+v", step.name, len(p.hosts), p.hosts[s.Key])
 	}
 }
 
@@ -124,12 +120,8 @@ func TestPool_OnlyToInstanceAddress(t *testing.T) {
 		{overTLS, "secret"},
 	} {
 		r := &Request{Instance: step.in}
-		if got := ask(t, p, step.in); got != step.want {
-			t.Errorf("%s answered to %+v", got, step.in.Key)
-		}
-		if plain := step.in != overTLS; p.ReleasesBody(r) != plain {
-			t.Errorf("%+v: plain %v", step.in.Key, !plain)
-		}
+		assert.Equal(t, ask(t, p, step.in), step.want, "answered to %+v", step.in.Key)
+		assert.Equal(t, p.ReleasesBody(r), step.in != overTLS, "%+v: plain", step.in.Key)
 	}
 	// An instance at the same address may come back with another scheme.
 	today := *overTLS
@@ -139,9 +131,7 @@ func TestPool_OnlyToInstanceAddress(t *testing.T) {
 		h.mu.Lock()
 		h.active--
 		h.mu.Unlock()
-		if got := ask(t, p, overTLS); got != "secret" {
-			t.Errorf("%q", got)
-		}
+		assert.Equal(t, ask(t, p, overTLS), "secret")
 	}
 }
 
@@ -169,16 +159,13 @@ func TestForget_HTTPS(t *testing.T) {
 	end(begin())
 	p.Forget(s.Address)
 	running := begin()
-	if n := s.conns.Load(); n != 2 {
-		t.Errorf("%d connections, want one before Forget and one after it", n)
-	}
+	assert.Equal(t, s.conns.Load(), 2, "connections, want one before Forget and one after it")
 	p.Forget(s.Address)
 	end(begin())
 	end(running)
 	first, second := begin(), begin() // only one connection has been made since
 	end(first)
 	end(second)
-	if n := s.conns.Load(); n != 4 {
-		t.Errorf("%d connections, want 4: a response that began before Forget has kept its connection", n)
-	}
+	assert.Equal(t, s.conns.Load(), 4,
+		"connections, want 4: a response that began before Forget has kept its connection")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/http1"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -218,9 +219,8 @@ func TestAnswersRefused(t *testing.T) {
 					"with EOF": iotest.DataErrReader(strings.NewReader(tc.in)),
 				} {
 					got := read(t, "", src, size)
-					if !errors.Is(got.err, tc.err) || errors.Is(got.err, io.EOF) || got.reusable {
-						t.Fatalf("%s by %d: %v (again %v), want %v", cut, size, got.err, got.reusable, tc.err)
-					}
+					require.True(t, errors.Is(got.err, tc.err) && !errors.Is(got.err, io.EOF) && !got.reusable,
+						"%s by %d: %v (again %v), want %v", cut, size, got.err, got.reusable, tc.err)
 				}
 			}
 		})
@@ -232,9 +232,8 @@ func TestSurplusInADirectRead(t *testing.T) {
 	t.Parallel()
 	for surplus, reusable := range map[string]bool{"": true, "H": false} {
 		src := io.MultiReader(strings.NewReader(chunkedHead), strings.NewReader("1\r\na\r\n0\r\n\r\n"+surplus))
-		if got := read(t, "", src, 1<<10); got.err != nil || got.body != "a" || got.reusable != reusable {
-			t.Errorf("%q: %+v", surplus, got)
-		}
+		got := read(t, "", src, 1<<10)
+		assert.True(t, got.err == nil && got.body == "a" && got.reusable == reusable, "%q: %+v", surplus, got)
 	}
 }
 
@@ -255,12 +254,10 @@ func TestEndedContext_ClosesConnection(t *testing.T) {
 		}
 		a := &answer{ctx: t.Context(), unwatch: unwatch, pool: p, conn: c}
 		require.NoError(t, a.start("", &head{status: 200, Head: http1.Head{Length: 2}}, true))
-		if b, err := readAllBy(a, 2); err != nil || string(b) != "ab" {
-			t.Fatalf("%q, %v", b, err)
-		}
-		if closed == stopped || len(h.idle) == 0 == stopped {
-			t.Errorf("stopped %v: closed %v, %d idle", stopped, closed, len(h.idle))
-		}
+		b, err := readAllBy(a, 2)
+		require.True(t, err == nil && string(b) == "ab", "%q, %v", b, err)
+		assert.True(t, closed != stopped && len(h.idle) == 0 != stopped,
+			"stopped %v: closed %v, %d idle", stopped, closed, len(h.idle))
 		end()
 	}
 }
@@ -273,12 +270,8 @@ func TestHeaderOfAnAnswer(t *testing.T) {
 		"Date": {"now"}, "Server": {"uvicorn"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b"}, "X-Empty": {""},
 		"Content-Type": {"text/event-stream; charset=utf-8"},
 	}
-	if fmt.Sprint(got.header) != fmt.Sprint(want) {
-		t.Fatalf("%v\nwant %v", got.header, want)
-	}
+	require.Equal(t, fmt.Sprint(got.header), fmt.Sprint(want), "%v\nwant %v", got.header, want)
 	// Values share an array: adding to one must not write into the next.
 	got.header.Add("Date", "later")
-	if got.header.Get("Server") != "uvicorn" {
-		t.Fatal("adding a value changed another header")
-	}
+	require.Equal(t, got.header.Get("Server"), "uvicorn", "adding a value changed another header")
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -65,9 +66,8 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	s := startCounting(t)
 	p := newPool(t, upstream.Options{IdleTimeout: 20 * time.Millisecond})
 	for i := range int64(3) {
-		if b, e := do(t, p, s.Instance); e != nil || b != "ok" {
-			t.Fatalf("%q, %v", b, e)
-		}
+		b, e := do(t, p, s.Instance)
+		require.True(t, e == nil && b == "ok", "%q, %v", b, e)
 		// No request follows: the sweep alone closes the connection.
 		s.eventually(t, i+1, i+1)
 	}
@@ -92,12 +92,9 @@ func TestPool_NewIncarnationClosesIdle(t *testing.T) {
 		{&second, 3, 1},
 		{&other, 3, 1},
 	} {
-		if _, e := do(t, p, step.in); e != nil {
-			t.Fatal(e)
-		}
-		if o := s.opened.Load(); o != step.opened {
-			t.Fatalf("step %d: %d opened", i, o)
-		}
+		_, e := do(t, p, step.in)
+		require.True(t, e == nil, e)
+		require.Equal(t, s.opened.Load(), step.opened, "step %d: opened", i)
 		s.eventually(t, step.opened, step.closed)
 	}
 }
@@ -108,9 +105,8 @@ func TestForgetAndClose(t *testing.T) {
 	p := newPool(t, upstream.Options{IdleTimeout: time.Hour}) // no connection expires
 	use := func() {
 		t.Helper()
-		if _, e := do(t, p, s.Instance); e != nil {
-			t.Fatal(e)
-		}
+		_, e := do(t, p, s.Instance)
+		require.True(t, e == nil, e)
 	}
 	use()
 	p.Forget("127.0.0.1:1")
@@ -168,14 +164,12 @@ func TestIdleConnection_Checked(t *testing.T) {
 			for i := range 2 {
 				r := request(in)
 				r.Body = [][]byte{make([]byte, tc.body), {'x'}}
-				if _, b, err := fetch(t.Context(), p, r); err != nil || b != "ok" {
-					t.Fatalf("%d: %q, %v", i, b, err)
-				}
+				_, b, err := fetch(t.Context(), p, r)
+				require.True(t, err == nil && b == "ok", "%d: %q, %v", i, b, err)
 				<-sent
 			}
-			if n := p.StaleRetries(); n != 0 && runtime.GOOS == "linux" {
-				t.Errorf("%d requests were sent twice", n)
-			}
+			n := p.StaleRetries()
+			assert.False(t, n != 0 && runtime.GOOS == "linux", "%d requests were sent twice", n)
 		})
 	}
 }
@@ -187,9 +181,8 @@ func TestTooManyInterimAnswers(t *testing.T) {
 		_, _ = io.WriteString(c, strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 100)+ok)
 		_, _ = r.ReadByte()
 	})
-	if _, e := do(t, newPool(t, upstream.Options{}), in); e == nil || e.Stage != upstream.StageHeaders {
-		t.Fatalf("%v", e)
-	}
+	_, e := do(t, newPool(t, upstream.Options{}), in)
+	require.True(t, e != nil && e.Stage == upstream.StageHeaders, "%v", e)
 }
 
 // A protocol switch that no request asked for is an error, and ends the connection.
@@ -203,12 +196,9 @@ func TestSwitchedProtocol(t *testing.T) {
 			_, err := r.ReadByte()
 			left <- err
 		})
-		if _, e := do(t, open(t, upstream.Options{}), in); e == nil || e.Stage != upstream.StageHeaders || !e.MaybeTaken {
-			t.Fatalf("%v", e)
-		}
-		if err := <-left; err == nil {
-			t.Fatal("the engine read a byte")
-		}
+		_, e := do(t, open(t, upstream.Options{}), in)
+		require.True(t, e != nil && e.Stage == upstream.StageHeaders && e.MaybeTaken, "%v", e)
+		require.Error(t, <-left, "the engine read a byte")
 	})
 }
 
@@ -221,9 +211,8 @@ func TestHTTPSInstances(t *testing.T) {
 	in.Record.Scheme = "https"
 	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
 	p := newPool(t, upstream.Options{TLS: func() *tls.Config { return trusting }})
-	if _, b, err := fetch(t.Context(), p, &upstream.Request{Instance: in, Method: "GET", Path: "/", Header: http.Header{}}); err != nil || b != "secret" {
-		t.Fatalf("%q, %v", b, err)
-	}
+	_, b, err := fetch(t.Context(), p, &upstream.Request{Instance: in, Method: "GET", Path: "/", Header: http.Header{}})
+	require.True(t, err == nil && b == "secret", "%q, %v", b, err)
 }
 
 // An engine that refuses our certificate in TLS 1.3 closes the connection while the request is
@@ -270,9 +259,7 @@ func TestCancelOfABlockedWrite(t *testing.T) {
 		r.Body = [][]byte{make([]byte, 32<<20)}
 		_, err := open(t, upstream.Options{}).Do(ctx, r)
 		var e *upstream.Error
-		if !errors.As(err, &e) || !errors.Is(err, why) || e.Stage != upstream.StageSent {
-			t.Fatalf("%v", err)
-		}
+		require.True(t, errors.As(err, &e) && errors.Is(err, why) && e.Stage == upstream.StageSent, "%v", err)
 	})
 }
 
@@ -288,9 +275,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 					return
 				}
 				token := req.Header.Get("X-Token")
-				if body != token {
-					t.Errorf("request %q has the body %q", token, body)
-				}
+				assert.Equal(t, body, token, "body of a request")
 				n, _ := strconv.Atoi(token)
 				switch n % 3 {
 				case 0:
@@ -341,9 +326,8 @@ func TestCancelAtAnyMoment(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if served.Load() == 0 || off.Load() == 0 {
-			t.Errorf("%d served, %d called off: the test tests nothing", served.Load(), off.Load())
-		}
+		assert.True(t, served.Load() != 0 && off.Load() != 0,
+			"%d served, %d called off: the test tests nothing", served.Load(), off.Load())
 	})
 }
 

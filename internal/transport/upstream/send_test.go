@@ -54,9 +54,7 @@ func TestRequestPieces_InOrder(t *testing.T) {
 					shrink(t, p, in, tc.sendBuffer)
 				}
 				resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Body: body})
-				if err != nil {
-					t.Fatalf("%d: %v", try, err)
-				}
+				require.NoError(t, err, try)
 				got, err := io.ReadAll(resp.Body)
 				all := bytes.Join(body, nil)
 				if want := fmt.Sprintf("%010d %08x", len(all), crc32.ChecksumIEEE(all)); err != nil || string(got) != want {
@@ -104,9 +102,8 @@ func shrink(t *testing.T, p *Pool, in *instance.Instance, size int) {
 	c := p.popIdle(h, time.Now())
 	if c == nil {
 		var err error
-		if c, err = p.dial(t.Context(), h, in.Address); err != nil {
-			t.Fatal(err)
-		}
+		c, err = p.dial(t.Context(), h, in.Address)
+		require.NoError(t, err)
 	}
 	require.NoError(t, c.tcp.SetWriteBuffer(size))
 	p.release(c, true)

@@ -55,9 +55,7 @@ func TestUnsolicitedAnswer_AfterAnother(t *testing.T) {
 	defer p.Close()
 	for n := range 3 * goodAnswers {
 		want := fmt.Sprintf("%03d", n%goodAnswers+1) // each connection serves goodAnswers requests
-		if got := requestNumber(t, p, in); got != want {
-			t.Fatalf("request %d: answer %q, want %q", n, got, want)
-		}
+		require.Equal(t, requestNumber(t, p, in), want, "request %d: answer", n)
 	}
 }
 
@@ -96,13 +94,10 @@ func TestUnsolicitedAnswer_BeforeNextRequest(t *testing.T) {
 	defer p.Close()
 	for range 5 {
 		for n := 1; n <= goodAnswers; n++ {
-			if got, want := requestNumber(t, p, in), fmt.Sprintf("%03d", n); got != want {
-				t.Fatalf("answer %q, want %q", got, want)
-			}
+			require.Equal(t, requestNumber(t, p, in), fmt.Sprintf("%03d", n), "answer")
 		}
-		if _, err := io.WriteString(<-conns, poison); err != nil {
-			t.Fatal(err)
-		}
+		_, err := io.WriteString(<-conns, poison)
+		require.NoError(t, err)
 	}
 }
 
@@ -114,8 +109,6 @@ func TestSteadyConnectionEnds(t *testing.T) {
 	p := NewPool(Options{}.Patient())
 	defer p.Close()
 	for n := range 200 {
-		if want := fmt.Sprintf("%03d", n%goodAnswers+1); requestNumber(t, p, in) != want {
-			t.Fatalf("request %d: not %s", n, want)
-		}
+		require.Equal(t, requestNumber(t, p, in), fmt.Sprintf("%03d", n%goodAnswers+1), "request %d", n)
 	}
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -117,24 +118,17 @@ func TestStandardServerResponses(t *testing.T) {
 			resp, got, err := fetch(t.Context(), c, &upstream.Request{
 				Instance: in, Method: tc.method, Path: tc.path, Header: http.Header{"User-Agent": nil}, Body: tc.body,
 			})
-			if err != nil || resp.Status != tc.status || got != tc.want {
-				t.Fatalf("%s: %v, %+v, %d bytes", tc.name, err, resp, len(got))
-			}
+			require.True(t, err == nil && resp.Status == tc.status && got == tc.want,
+				"%s: %v, %+v, %d bytes", tc.name, err, resp, len(got))
 		}
-		if n := conns.Load(); n != 1 {
-			t.Errorf("%d connections for requests one after another", n)
-		}
+		assert.Equal(t, conns.Load(), 1, "connections for requests one after another")
 		for range 3 {
-			if _, got, err := fetch(t.Context(), c, &upstream.Request{Instance: in, Method: "GET", Path: "/close", Header: http.Header{}}); err != nil || got != "last" {
-				t.Fatalf("%q, %v", got, err)
-			}
+			_, got, err := fetch(t.Context(), c,
+				&upstream.Request{Instance: in, Method: "GET", Path: "/close", Header: http.Header{}})
+			require.True(t, err == nil && got == "last", "%q, %v", got, err)
 		}
-		if n := conns.Load(); n != 3 {
-			t.Errorf("%d connections: one that was announced closed was used, or one was not kept", n)
-		}
-		if !bytes.Equal(large, kept) {
-			t.Error("the body's bytes were changed")
-		}
+		assert.Equal(t, conns.Load(), 3, "connections: one that was announced closed was used, or one was not kept")
+		assert.True(t, bytes.Equal(large, kept), "the body's bytes were changed")
 	})
 }
 
@@ -212,9 +206,8 @@ func TestRead_ReturnsAvailableBytes(t *testing.T) {
 			want := fmt.Sprintf("data: %d\n\n", i)
 			next <- want
 			n, err := resp.Body.Read(buf)
-			if err != nil || string(buf[:n]) != want {
-				t.Fatalf("%q, %v; want %q", buf[:n], err, want)
-			}
+			require.NoError(t, err)
+			require.Equal(t, string(buf[:n]), want)
 		}
 		close(next)
 		if n, err := resp.Body.Read(buf); n != 0 || err != io.EOF {
@@ -240,12 +233,9 @@ func TestCloseOfAnUnfinishedBody(t *testing.T) {
 		resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
 		require.NoError(t, err)
 		_ = resp.Body.Close()
-		if err := <-left; err == nil {
-			t.Fatal("the engine read a byte")
-		}
-		if _, err := resp.Body.Read(make([]byte, 9)); err == nil || errors.Is(err, io.EOF) {
-			t.Fatalf("reading a closed body: %v", err)
-		}
+		require.Error(t, <-left, "the engine read a byte")
+		_, err = resp.Body.Read(make([]byte, 9))
+		require.True(t, err != nil && !errors.Is(err, io.EOF), "reading a closed body: %v", err)
 	})
 }
 
@@ -292,30 +282,23 @@ func TestEarlyAnswer(t *testing.T) {
 				resp, got, err := fetch(ctx, c, r)
 				defer close(release)
 				if how == "interim first" {
-					if err != nil || got != fmt.Sprintf("%08d", len(body)+1) {
-						t.Fatalf("%q, %v", got, err)
-					}
+					require.NoError(t, err)
+					require.Equal(t, got, fmt.Sprintf("%08d", len(body)+1))
 					return
 				}
 				if how == "closes" && err != nil {
 					// The reset may arrive before the answer is read; then it is the error.
 					var e *upstream.Error
-					if !errors.As(err, &e) || !e.MaybeTaken {
-						t.Fatalf("%v", err)
-					}
+					require.True(t, errors.As(err, &e) && e.MaybeTaken, "%v", err)
 					return
 				}
-				if err != nil || resp.Status != 413 || got != "large" {
-					t.Fatalf("%+v %q, %v", resp, got, err)
-				}
-				if _, _, err := fetch(t.Context(), c, request(in)); err != nil {
-					t.Fatal(err)
-				}
+				require.True(t, err == nil && resp.Status == 413 && got == "large", "%+v %q, %v", resp, got, err)
+				_, _, err = fetch(t.Context(), c, request(in))
+				require.NoError(t, err)
 				mu.Lock()
 				defer mu.Unlock()
-				if n := c.StaleRetries(); conns != 2 || n != 0 {
-					t.Fatalf("%d connections, %d stale", conns, n)
-				}
+				n := c.StaleRetries()
+				require.True(t, conns == 2 && n == 0, "%d connections, %d stale", conns, n)
 			})
 		})
 	}
@@ -333,9 +316,7 @@ func TestHalfWrittenRequest(t *testing.T) {
 		r.Body = [][]byte{make([]byte, 16<<20)}
 		_, _, err := fetch(t.Context(), open(t, upstream.Options{}), r)
 		var e *upstream.Error
-		if !errors.As(err, &e) || e.Stage != upstream.StageSent || !e.MaybeTaken {
-			t.Fatalf("%+v", err)
-		}
+		require.True(t, errors.As(err, &e) && e.Stage == upstream.StageSent && e.MaybeTaken, "%+v", err)
 	})
 }
 
@@ -363,9 +344,8 @@ func TestBadRequests(t *testing.T) {
 		change(r)
 		_, err := p.Do(t.Context(), r)
 		var e *upstream.Error
-		if !errors.As(err, &e) || e.Stage != upstream.StageNotConnected || e.MaybeTaken || e.Refused() {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.True(t, errors.As(err, &e) && e.Stage == upstream.StageNotConnected && !e.MaybeTaken && !e.Refused(),
+			"%s: %v", name, err)
 	}
 }
 
@@ -385,11 +365,8 @@ func TestFraming_IgnoresCallerHeader(t *testing.T) {
 		"content-length": {"1"}, "Content-Length": {"2"}, "Transfer-encoding": {"chunked"}, "HOST": {"evil"},
 		"Connection": {"close"}, "Upgrade": {"h2c"}, "Trailer": {"X"}, "x-odd-Case": {"kept"},
 	}
-	if _, b, err := fetch(t.Context(), newPool(t, upstream.Options{}), r); err != nil || b != "ok" {
-		t.Fatalf("%q, %v", b, err)
-	}
+	_, b, err := fetch(t.Context(), newPool(t, upstream.Options{}), r)
+	require.True(t, err == nil && b == "ok", "%q, %v", b, err)
 	want := "POST /v1/completions?x=1 HTTP/1.1\r\nHost: " + in.Address + "\r\nx-odd-Case: kept\r\nContent-Length: 7\r\n\r\n{\"a\":1}"
-	if g := <-got; g != want {
-		t.Fatalf("%q\nwant %q", g, want)
-	}
+	require.Equal(t, <-got, want)
 }

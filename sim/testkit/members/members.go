@@ -319,7 +319,13 @@ func RegistrarOptions(t testing.TB, k instance.Key) lease.RegistrarOptions {
 // Dial makes a client as the programs do.
 func Dial(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
-	cli, err := etcd.Dial(etcd.Config{Endpoints: endpoints})
+	return DialWith(t, etcd.Config{Endpoints: endpoints})
+}
+
+// DialWith connects to etcd with a configuration, until the test ends.
+func DialWith(t testing.TB, cfg etcd.Config) *clientv3.Client {
+	t.Helper()
+	cli, err := etcd.Dial(cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = cli.Close() })
 	return cli

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -77,9 +78,8 @@ func TestDamagedFiles(t *testing.T) {
 			}
 			h.Close()
 			wals, err := filepath.Glob(filepath.Join(cfg.DataDir, "member", "wal", "*-*.wal"))
-			if err != nil || len(wals) != 1 {
-				t.Fatalf("%v, %v", wals, err)
-			}
+			require.NoError(t, err)
+			require.Len(t, wals, 1)
 			c.damage(t, filepath.Join(cfg.DataDir, "member", "snap", "db"), wals[0])
 			again, err := process.Start(t.Context(), cfg)
 			if err == nil {
@@ -88,15 +88,11 @@ func TestDamagedFiles(t *testing.T) {
 				}
 				again.Close()
 			}
-			if c.starts != (err == nil) {
-				t.Errorf("starts %t: %v", err == nil, err)
-			}
+			assert.Equal(t, c.starts, err == nil, "starts %t: %v", err == nil, err)
 			if err != nil && (!errors.Is(err, process.ErrDamaged) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), "--state-dir")) {
 				t.Errorf("error %v", err)
 			}
-			if s := out.String(); strings.Contains(s, "goroutine ") {
-				t.Error("a stack trace in the log")
-			}
+			assert.NotContains(t, out.String(), "goroutine ")
 		})
 	}
 }
@@ -110,9 +106,8 @@ func TestFirstStart_Interrupted(t *testing.T) {
 	require.NoError(t, os.MkdirAll(snap, 0o700))
 	testkit.WriteFile(t, filepath.Join(snap, "db"), "")
 	cli := etcdtest.Client(t, start(t, cfg).Endpoint())
-	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
-		t.Error(err)
-	}
+	_, err := cli.Put(t.Context(), "/pd/k", "v")
+	assert.NoError(t, err)
 }
 
 // A first start that was interrupted before the first log entry is no damage, either.
@@ -130,9 +125,8 @@ func TestFirstStart_LogWithoutEntries(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, log.Close())
 	cli := etcdtest.Client(t, start(t, cfg).Endpoint())
-	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
-		t.Error(err)
-	}
+	_, err = cli.Put(t.Context(), "/pd/k", "v")
+	assert.NoError(t, err)
 }
 
 func remove(t *testing.T, path string) {

@@ -1,12 +1,12 @@
 package process_test
 
 import (
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -23,18 +23,11 @@ func TestStart_DiskFull(t *testing.T) {
 	cfg, out := config(t, dir)
 	cfg.ListenClient = testkit.FreePort(t)
 	h := start(t, cfg)
-	if s := h.State(); !strings.Contains(s.Ended, "no space left on device") {
-		t.Errorf("state: %+v", s)
-	}
-	if h.Endpoint() != cfg.ListenClient {
-		t.Errorf("endpoint %s, want %s", h.Endpoint(), cfg.ListenClient)
-	}
+	assert.Contains(t, h.State().Ended, "no space left on device")
+	assert.Equal(t, h.Endpoint(), cfg.ListenClient)
 	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=300m"))
 	testkit.Eventually(t, soon, runs(h))
-	if _, err := etcdtest.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v"); err != nil {
-		t.Error(err)
-	}
-	if !strings.Contains(out.String(), "trying again") || !strings.Contains(out.String(), "serves again") {
-		t.Errorf("log: %s", out.String())
-	}
+	_, err := etcdtest.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v")
+	assert.NoError(t, err)
+	assert.Contains(t, out.String(), "trying again", "serves again")
 }

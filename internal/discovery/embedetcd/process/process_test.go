@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -102,9 +103,7 @@ func TestClose(t *testing.T) {
 			signal(t, cfg.DataDir, syscall.SIGSTOP)
 		}
 		h.Close()
-		if id := pid(t, cfg.DataDir); id != 0 {
-			t.Errorf("process %d is left", id)
-		}
+		assert.Equal(t, pid(t, cfg.DataDir), 0, "process that is left")
 		if s := slices.DeleteFunc(strings.Split(strings.TrimSpace(out.String()), "\n"), func(line string) bool {
 			return line == "" || strings.Contains(line, "etcd is slow") // the machine is busy
 		}); len(s) > 0 {
@@ -122,12 +121,9 @@ func TestSignalsOfTheService(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		signal(t, cfg.DataDir, sig)
 	}
-	if _, err := etcdtest.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v"); err != nil {
-		t.Fatal(err)
-	}
-	if s := h.State(); s.Ends != 0 {
-		t.Errorf("%+v", s)
-	}
+	_, err := etcdtest.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v")
+	require.NoError(t, err)
+	assert.Equal(t, h.State().Ends, 0)
 }
 
 // The errors of embedetcd reach the caller unchanged.
@@ -137,9 +133,8 @@ func TestStartErrors(t *testing.T) {
 	h := start(t, cfg)
 	other, _ := config(t, t.TempDir())
 	other.ListenClient = h.Endpoint()
-	if _, err := process.Start(t.Context(), other); !errors.Is(err, embedetcd.ErrJoin) {
-		t.Errorf("beside an etcd: %v", err)
-	}
+	_, err := process.Start(t.Context(), other)
+	assert.ErrorIs(t, err, embedetcd.ErrJoin, "beside an etcd")
 	locked, _ := config(t, cfg.DataDir)
 	locked.ListenClient = testkit.FreePort(t)
 	if _, err := process.Start(t.Context(), locked); !errors.Is(err, embedetcd.ErrLocked) || !strings.Contains(err.Error(), cfg.DataDir) {
@@ -147,14 +142,12 @@ func TestStartErrors(t *testing.T) {
 	}
 	bad, _ := config(t, t.TempDir())
 	bad.ListenClient = "10.0.0.1:2379"
-	if _, err := process.Start(t.Context(), bad); !errors.Is(err, embedetcd.ErrListen) {
-		t.Errorf("an address of another machine: %v", err)
-	}
+	_, err = process.Start(t.Context(), bad)
+	assert.ErrorIs(t, err, embedetcd.ErrListen, "an address of another machine")
 	file, _ := config(t, filepath.Join(t.TempDir(), "file"))
 	testkit.WriteFile(t, file.DataDir, "")
-	if _, err := process.Start(t.Context(), file); err == nil || errors.Is(err, process.ErrDamaged) {
-		t.Errorf("a file for a directory: %v", err)
-	}
+	_, err = process.Start(t.Context(), file)
+	assert.True(t, err != nil && !errors.Is(err, process.ErrDamaged), "a file for a directory: %v", err)
 }
 
 // An address that this machine does not have yet, and an unreadable certificate, are not reported
@@ -187,9 +180,9 @@ const envParent = "PDMESH_TEST_ETCD_PARENT"
 // The etcd ends with its proxy, even if the proxy is killed.
 func TestEtcd_ExitsWithProxy(t *testing.T) {
 	if dir := os.Getenv(envParent); dir != "" {
-		if _, err := process.Start(t.Context(), process.Config{ListenClient: "127.0.0.1:0", DataDir: dir, Prefix: "/pd", Log: logrus.New()}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := process.Start(t.Context(),
+			process.Config{ListenClient: "127.0.0.1:0", DataDir: dir, Prefix: "/pd", Log: logrus.New()})
+		require.NoError(t, err)
 		fmt.Println("serves")
 		select {}
 	}
@@ -203,23 +196,11 @@ func TestEtcd_ExitsWithProxy(t *testing.T) {
 	parent.Stdout = out
 	require.NoError(t, parent.Start())
 	defer func() { _ = parent.Process.Kill() }()
-	testkit.Eventually(t, soon, func() error {
-		if !strings.Contains(out.String(), "serves") {
-			return errors.New("no etcd yet")
-		}
-		return nil
-	})
-	if pid(t, dir) == 0 {
-		t.Fatal("no etcd")
-	}
+	testkit.EventuallyTrue(t, soon, func() bool { return strings.Contains(out.String(), "serves") }, "no etcd yet")
+	require.NotEqual(t, pid(t, dir), 0, "no etcd")
 	require.NoError(t, parent.Process.Kill())
 	_ = parent.Wait()
-	testkit.Eventually(t, soon, func() error {
-		if id := pid(t, dir); id != 0 {
-			return fmt.Errorf("process %d is left", id)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int { return pid(t, dir) }, 0, "process that is left")
 }
 
 var errNotEnded = errors.New("it has not ended")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -41,13 +42,11 @@ func TestNoDescriptors(t *testing.T) {
 		return nil
 	})
 	testkit.Eventually(t, soon, runs(h))
-	if resp, err := cli.Get(t.Context(), "/k"); err != nil || len(resp.Kvs) != 1 {
-		t.Errorf("%+v, %v", resp, err)
-	}
+	resp, err := cli.Get(t.Context(), "/k")
+	assert.True(t, err == nil && len(resp.Kvs) == 1, "%+v, %v", resp, err)
 	s := out.String()
-	if end := strings.Index(s, "embedded etcd has ended"); end < 0 || !strings.Contains(s[end:], "too many open files") {
-		t.Error("the log does not say why it ended")
-	}
+	end := strings.Index(s, "embedded etcd has ended")
+	assert.True(t, end >= 0 && strings.Contains(s[end:], "too many open files"), "the log does not say why it ended")
 }
 
 // A limit of file descriptors that is too low for etcd is not
@@ -60,9 +59,7 @@ func TestStart_DescriptorLimitNotDamage(t *testing.T) {
 		if err == nil {
 			h.Close()
 		}
-		if err == nil || errors.Is(err, process.ErrDamaged) {
-			t.Fatalf("error %v", err)
-		}
+		require.True(t, err != nil && !errors.Is(err, process.ErrDamaged), "error %v", err)
 		return
 	}
 	t.Parallel()
@@ -70,7 +67,6 @@ func TestStart_DescriptorLimitNotDamage(t *testing.T) {
 	start(t, cfg).Close()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -n 140 && exec "$0" -test.run '^TestStart_DescriptorLimitNotDamage$'`, os.Args[0])
 	cmd.Env = append(os.Environ(), name+"="+cfg.DataDir)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	assert.NoError(t, err, string(out))
 }

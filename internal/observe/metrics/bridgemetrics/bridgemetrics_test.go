@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -24,11 +25,8 @@ func TestBridge(t *testing.T) {
 	}
 	for _, f := range families {
 		m := f.GetMetric()[0]
-		if got := m.GetGauge().GetValue() + m.GetCounter().GetValue(); got != want[f.GetName()] {
-			t.Errorf("%s is %v, want %v", f.GetName(), got, want[f.GetName()])
-		}
+		got := m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		assert.True(t, got == want[f.GetName()], "%s is %v, want %v", f.GetName(), got, want[f.GetName()])
 	}
-	if len(families) != len(want) {
-		t.Errorf("%d families, want %d", len(families), len(want))
-	}
+	assert.Equal(t, len(families), len(want))
 }

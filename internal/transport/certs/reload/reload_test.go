@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/transport/certs/reload"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -76,9 +77,8 @@ func TestCheck(t *testing.T) {
 			}
 		}
 		for n, want := range strings.Split(step.current, "|") {
-			if f.Check(); *f.Current() != want {
-				t.Errorf("%s, check %d: %q, want %q", step.what, n+1, *f.Current(), want)
-			}
+			f.Check()
+			assert.Equal(t, *f.Current(), want, "%s, check %d", step.what, n+1)
 		}
 		if is := f.Status().Problem; !strings.HasSuffix(is, step.problem) || (is == "") != (step.problem == "") {
 			t.Errorf("%s: problem %q", step.what, is)
@@ -87,9 +87,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: calls %q", step.what, got)
 		}
 	}
-	if n := f.Status().Reloads; n != 4 {
-		t.Errorf("%d reloads", n)
-	}
+	assert.Equal(t, f.Status().Reloads, 4)
 }
 
 // While a check blocks, for example on a network share that is down, the active value remains available.
@@ -105,12 +103,9 @@ func TestCheck_Blocks(t *testing.T) {
 	go func() { defer close(checked); f.Check() }()
 	pipe, err := os.OpenFile(b, os.O_WRONLY, 0) // blocks until the file is read
 	require.NoError(t, err)
-	if *f.Current() != "1,,2" || f.Status() != (reload.Status{}) {
-		t.Errorf("%q, %+v", *f.Current(), f.Status())
-	}
-	if err := pipe.Close(); err != nil {
-		t.Error(err)
-	}
+	assert.Equal(t, *f.Current(), "1,,2")
+	assert.Equal(t, f.Status(), reload.Status{})
+	assert.NoError(t, pipe.Close())
 	<-checked
 }
 
@@ -118,10 +113,8 @@ func TestCheck_Blocks(t *testing.T) {
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	invalid := func([][]byte, *string) (*string, error) { return nil, errBad }
-	if _, err := reload.Open(reload.Options[string]{Paths: []string{""}, Parse: invalid}); !errors.Is(err, errBad) {
-		t.Error(err)
-	}
-	if _, err := reload.Open(reload.Options[string]{Paths: []string{filepath.Join(t.TempDir(), "not")}, Parse: invalid}); !errors.Is(err, os.ErrNotExist) {
-		t.Error(err)
-	}
+	_, err := reload.Open(reload.Options[string]{Paths: []string{""}, Parse: invalid})
+	assert.ErrorIs(t, err, errBad)
+	_, err = reload.Open(reload.Options[string]{Paths: []string{filepath.Join(t.TempDir(), "not")}, Parse: invalid})
+	assert.ErrorIs(t, err, os.ErrNotExist)
 }
