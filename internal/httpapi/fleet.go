@@ -9,20 +9,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Fleet is this proxy's view of the instances.
-type Fleet struct {
-	Members instance.Source
-	// InFlight returns the number of requests that this proxy has in flight on an instance.
-	InFlight func(instance.Key) int64
-	Opinion  func(instance.Key) instance.Opinion
-	// NotServing returns why no request can be served, "" if requests can be; see
-	// notice.View.
-	NotServing func() string
-	// Details returns further load figures of an instance, or nil.
-	Details   func(instance.Key) *instance.ListedLoad
-	Connector string // connector of instances whose record names none
-}
-
 // addresses returns the addresses of the instances of a role that are in use.
 func addresses(s *instance.Snapshot, r instance.Role) []string {
 	out := make([]string, 0, len(s.Usable(r)))
@@ -34,20 +20,20 @@ func addresses(s *instance.Snapshot, r instance.Role) []string {
 
 // List returns the entry of one instance in /status, with the load and health that this
 // proxy sees.
-func (f *Fleet) List(in *instance.Instance) instance.Listing {
+func (d *Deps) List(in *instance.Instance) instance.Listing {
 	if in.View == instance.Pending {
-		return in.Listed(f.Connector)
+		return in.Listed(d.Connector)
 	}
-	l := in.Seen(f.Opinion(in.Key)).Listed(f.Connector)
-	l.InFlight = new(f.InFlight(in.Key))
-	l.Load = f.Details(in.Key)
+	l := in.Seen(d.Opinion(in.Key)).Listed(d.Connector)
+	l.InFlight = new(d.InFlight(in.Key))
+	l.Load = d.Details(in.Key)
 	return l
 }
 
 // count returns the number of instances of a role that requests can be sent to.
-func (f *Fleet) count(s *instance.Snapshot, r instance.Role) (n int) {
+func (d *Deps) count(s *instance.Snapshot, r instance.Role) (n int) {
 	for _, in := range s.All() {
-		if in.Role == r && in.CanServe(f.Opinion(in.Key)) {
+		if in.Role == r && in.CanServe(d.Opinion(in.Key)) {
 			n++
 		}
 	}
@@ -55,8 +41,8 @@ func (f *Fleet) count(s *instance.Snapshot, r instance.Role) (n int) {
 }
 
 // health responds as vLLM does: an empty 200 while requests can be served.
-func (f *Fleet) health(c *gin.Context) {
-	if why := f.NotServing(); why != "" {
+func (d *Deps) health(c *gin.Context) {
+	if why := d.NotServing(); why != "" {
 		unavailable(c, why)
 		return
 	}
@@ -69,12 +55,12 @@ func unavailable(c *gin.Context, why string) {
 }
 
 // healthcheck responds in the form of the load-balance proxy.
-func (f *Fleet) healthcheck(c *gin.Context) {
-	s := f.Members.Snapshot()
+func (d *Deps) healthcheck(c *gin.Context) {
+	s := d.Members.Snapshot()
 	var n int64
 	for _, in := range s.All() {
 		if in.View != instance.Pending && in.Role == instance.Decode {
-			n += f.InFlight(in.Key)
+			n += d.InFlight(in.Key)
 		}
 	}
 	writeJSON(c, http.StatusOK, gin.H{

@@ -143,11 +143,9 @@ func deps() httpapi.Deps {
 				return handler(func(r *http.Request) string { return "models:" + id(r) })
 			},
 		},
-		Admin: admin{},
-		Fleet: httpapi.Fleet{
-			Members: fixed{members()}, InFlight: inFlight, Opinion: opinion{"10.0.0.3:1": "cannot connect"}.of, NotServing: func() string { return "" },
-			Details: func(instance.Key) *instance.ListedLoad { return nil },
-		},
+		Admin:   admin{},
+		Members: fixed{members()}, InFlight: inFlight, Opinion: opinion{"10.0.0.3:1": "cannot connect"}.of, NotServing: func() string { return "" },
+		Details:  func(instance.Key) *instance.ListedLoad { return nil },
 		Prompts:  func() map[instance.Role]instance.ListedPrompts { return nil },
 		Digests:  func() []httpapi.LoadDigest { return nil },
 		Queues:   func() []instance.ListedQueue { return nil },

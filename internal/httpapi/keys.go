@@ -42,11 +42,8 @@ func refuseEncoded(c *gin.Context) {
 	}
 }
 
-// requireAdmin rejects requests without an admin key that may change the fleet. It adds the name of the
-// key to the context of the request.
-func requireAdmin(ring *apikeys.Ring) gin.HandlerFunc { return requireRight(ring, apikeys.Operate) }
-
-// requireRight rejects requests without an admin key that has a right.
+// requireRight rejects requests without an admin key that has a right. It adds the name of the key to
+// the context of the request.
 func requireRight(ring *apikeys.Ring, right apikeys.Rights) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		key, ok := adminKeyOf(c.Request)
@@ -79,7 +76,7 @@ func KeyName(ctx context.Context) string {
 // requireAdminOrHide rejects requests without the admin key. Requests without a key for operators
 // get 404, as from a vLLM without the route, so that tools that probe it continue.
 func requireAdminOrHide(ring *apikeys.Ring) gin.HandlerFunc {
-	require := requireAdmin(ring)
+	require := requireRight(ring, apikeys.Operate)
 	return func(c *gin.Context) {
 		key, _ := adminKeyOf(c.Request)
 		if _, known := ring.Find(key); known || c.GetHeader("X-Api-Key") != "" {

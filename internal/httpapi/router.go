@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -67,7 +68,17 @@ type DataHandlers struct {
 type Deps struct {
 	Data  DataHandlers
 	Admin Admin
-	Fleet
+	// Members are the instances, in this proxy's view.
+	Members instance.Source
+	// InFlight returns the number of requests that this proxy has in flight on an instance.
+	InFlight func(instance.Key) int64
+	Opinion  func(instance.Key) instance.Opinion
+	// NotServing returns why no request can be served, "" if requests can be; see
+	// notice.View.
+	NotServing func() string
+	// Details returns further load figures of an instance, or nil.
+	Details   func(instance.Key) *instance.ListedLoad
+	Connector string // connector of instances whose record names none
 	// Prompts returns the state of the policies' prompt indexes, by role.
 	Prompts func() map[instance.Role]instance.ListedPrompts
 	// Digests returns the load digests of the proxies; nil: digests are off.
@@ -118,12 +129,10 @@ func NewRouter(d Deps, split bool) http.Handler {
 		client.POST(path, dataRoute(d.Data.Passthrough(path, alone)))
 	}
 	d.addStoredRoutes(client)
-	for path, alone := range passedFormRoutes() {
-		client.POST(path, dataRoute(d.Data.Form(path, alone)))
+	for _, path := range []string{"/v1/audio/transcriptions", "/v1/audio/translations"} {
+		client.POST(path, dataRoute(d.Data.Form(path, bypass.Route)))
 	}
-	for _, path := range passedGetRoutes() {
-		client.GET(path, dataRoute(d.Data.PassthroughGet(path)))
-	}
+	client.GET("/tokenizer_info", dataRoute(d.Data.PassthroughGet("/tokenizer_info")))
 	client.GET("/v1/models", dataRoute(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.
 	one := dataRoute(d.Data.Models(func(r *http.Request) string {

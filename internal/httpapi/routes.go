@@ -29,7 +29,7 @@ func (d *Deps) addStoredRoutes(client *gin.RouterGroup) {
 	client.POST("/v1/responses/:id/cancel", discardBody, dataRoute(cancel))
 }
 
-// passedRoutes returns the routes of vLLM that one instance serves without a pair. The value is the reason
+// passedRoutes returns the POST routes of vLLM, except forms, that one instance serves without a pair. The value is the reason
 // why a generation has no separate prefill, "" if nothing is generated. A decode instance is preferred.
 // An engine whose model or options lack the route responds with 404 or 403 itself.
 func passedRoutes() map[string]string {
@@ -49,14 +49,6 @@ func passedRoutes() map[string]string {
 	}
 	return routes
 }
-
-// passedFormRoutes returns the passed-through routes whose requests are forms with a file.
-func passedFormRoutes() map[string]string {
-	return map[string]string{"/v1/audio/transcriptions": bypass.Route, "/v1/audio/translations": bypass.Route}
-}
-
-// passedGetRoutes returns the passed-through GET routes.
-func passedGetRoutes() []string { return []string{"/tokenizer_info"} }
 
 // isOperatorRoute reports whether a route is for operators and their tools.
 func isOperatorRoute(path string) bool {

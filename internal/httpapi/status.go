@@ -66,7 +66,7 @@ func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", discardBody, d.status) // the reference proxy's example sends POST
 	e.GET("/roles", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"roles": d.Roles()}) })
-	read, require := requireRight(d.AdminKey, apikeys.Read), requireAdmin(d.AdminKey)
+	read, require := requireRight(d.AdminKey, apikeys.Read), requireRight(d.AdminKey, apikeys.Operate)
 	d.addAdminRoutes(e, read, require)
 	e.GET(configPath, read, d.config)
 	e.GET(logPath, read, d.log)

@@ -266,10 +266,7 @@ func (b *builder) registerMetrics() {
 func (b *builder) makeRoutes() {
 	deps := httpapi.Deps{
 		Data: b.dataRoutes(), Admin: b.adminRoutes(),
-		Fleet: httpapi.Fleet{
-			Members: b.watcher, InFlight: b.sched.InFlight, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing,
-			Connector: b.cfg.Connector,
-		},
+		Members: b.watcher, InFlight: b.sched.InFlight, Details: b.load.Of, Opinion: b.opinion, NotServing: b.notServing, Connector: b.cfg.Connector,
 		Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Queues: b.queues.Status, Roles: b.ratio.Advice, Etcd: func() httpapi.EtcdStatus { return b.etcd.Status(b.watcher.Status()) },
 		Ready: b.ready, Metrics: promhttp.HandlerFor(b.gatherers(), promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS:       cors(b.cfg),
@@ -294,11 +291,11 @@ func (b *builder) dataRoutes() httpapi.DataHandlers {
 
 // adminRoutes returns the handlers of the routes that change the membership.
 func (b *builder) adminRoutes() *admin.Service {
-	return admin.New(admin.Options{
+	return &admin.Service{
 		Store: b.store, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
 		Fits:       engines.Usable(b.cfg.Connector),
 		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
-	})
+	}
 }
 
 // cors returns the CORS settings of the client routes.

@@ -20,8 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
-// Options configure a Service.
-type Options struct {
+// Service implements httpapi.Admin. All fields except Fits, Model and PendingTTL must be set.
+type Service struct {
 	Store   *store.Store
 	Members instance.Source // as seen by this proxy
 	Prober  watch.Prober
@@ -34,14 +34,6 @@ type Options struct {
 	Proxies func() []string
 	// PendingTTL is the maximum time that an add waits for its instance; 0 means no limit.
 	PendingTTL time.Duration
-}
-
-// Service implements httpapi.Admin.
-type Service struct{ o Options }
-
-// New returns a Service.
-func New(o Options) *Service {
-	return &Service{o: o}
 }
 
 // probeTimeout bounds the probe of an instance.
@@ -65,11 +57,13 @@ func named(ctx context.Context) context.Context {
 func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.Outcome, error) {
 	ctx = named(ctx)
 	if ap, err := netip.ParseAddrPort(k.Address); err == nil {
-		if err := s.o.Guard.Check(ap.Addr()); err != nil {
+		if err := s.Guard.Check(ap.Addr()); err != nil {
 			return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
 		}
 	}
-	facts, err := s.probe(ctx, k)
+	pctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	facts, err := s.Prober.Probe(pctx, &instance.Instance{Key: k, Record: instance.Record{Scheme: "http", Address: k.Address}})
+	cancel()
 	switch {
 	case errors.Is(err, netguard.ErrForbidden), errors.Is(err, vllm.ErrProxy): // it will never become an instance
 		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
@@ -77,16 +71,16 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 		return 0, ctx.Err()
 	case err != nil:
 		return s.wait(ctx, k, ranks, err)
-	case !facts.Serves(s.o.Model, false):
+	case !facts.Serves(s.Model, false):
 		return 0, fmt.Errorf("%w: Instance validation failed. Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
-			k.Address, facts.Models, s.o.Model)
+			k.Address, facts.Models, s.Model)
 	}
 	facts.DPSize = ranks // 0 lets the proxies detect the number
-	rec := verify.WithFacts(instance.Record{Source: "admin", Proxies: s.o.Proxies(), DPSize: ranks}, facts)
+	rec := verify.WithFacts(instance.Record{Source: "admin", Proxies: s.Proxies(), DPSize: ranks}, facts)
 	if k.Role == instance.Both {
 		rec.KVRole = "kv_both"
 	}
-	outcome, err := s.o.Store.Instances.Add(ctx, k, rec, "added through the admin route")
+	outcome, err := s.Store.Instances.Add(ctx, k, rec, "added through the admin route")
 	if err != nil {
 		return 0, storeError(err)
 	}
@@ -111,11 +105,11 @@ func member(snap *instance.Snapshot, k instance.Key) bool {
 // wait stores a pending add for an instance that does not respond, unless etcd has its record: a member
 // that does not respond is still a member. etcd decides this, because the snapshot may lag.
 func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error) (httpapi.Outcome, error) {
-	p := schema.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
-	if proxies := s.o.Proxies(); len(proxies) > 0 || ranks > 0 {
+	p := schema.PendingAdd{V: 1, Model: s.Model, Reason: instance.Printable(why.Error(), 300)}
+	if proxies := s.Proxies(); len(proxies) > 0 || ranks > 0 {
 		p.Record = &instance.Record{Proxies: proxies, DPSize: ranks}
 	}
-	outcome, err := s.o.Store.Instances.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
+	outcome, err := s.Store.Instances.AddPending(ctx, k, p, s.PendingTTL, "waits for the instance, through the admin route")
 	if err != nil {
 		return 0, storeError(err)
 	}
@@ -140,13 +134,13 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 // Both roles of an engine are removed in one transaction, unless other proxies use one of them.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err error) {
 	ctx = named(ctx)
-	proxies := s.o.Proxies()
+	proxies := s.Proxies()
 	if len(proxies) == 0 {
 		return s.erase(ctx, k)
 	}
 	var unshared []instance.Key // used by no other proxy
 	for _, one := range k.Each() {
-		left, kept, err := s.o.Store.Instances.Leave(ctx, one, proxies, "removed through the admin route of "+proxies[0])
+		left, kept, err := s.Store.Instances.Leave(ctx, one, proxies, "removed through the admin route of "+proxies[0])
 		switch {
 		case errors.Is(err, instance.ErrAddress): // a misspelled key
 			unshared = append(unshared, one)
@@ -179,18 +173,18 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (existed bool, err
 // erase is Remove for records that no other proxy uses.
 func (s *Service) erase(ctx context.Context, k instance.Key) (bool, error) {
 	const detail = "removed through the admin route"
-	snap, shown := s.o.Members.Snapshot(), true // in all roles: force would also remove a role that the engine does not have
+	snap, shown := s.Members.Snapshot(), true // in all roles: force would also remove a role that the engine does not have
 	for _, one := range k.Each() {
 		in, ok := snap.Lookup(one)
 		shown = shown && ok && in.Intent != instance.Removed && !s.elsewhere(in)
 	}
-	remove := s.o.Store.Instances.Remove
+	remove := s.Store.Instances.Remove
 	if shown {
-		remove = s.o.Store.Instances.ForceRemove // the instance may be an orphan without a key
+		remove = s.Store.Instances.ForceRemove // the instance may be an orphan without a key
 	}
 	existed, err := remove(ctx, k, detail)
 	if errors.Is(err, instance.ErrAddress) && shown { // a misspelled key
-		existed, err = s.o.Store.Instances.Remove(ctx, k, detail)
+		existed, err = s.Store.Instances.Remove(ctx, k, detail)
 	}
 	switch {
 	case errors.Is(err, store.ErrIntent):
@@ -213,15 +207,8 @@ func (s *Service) erase(ctx context.Context, k instance.Key) (bool, error) {
 
 // elsewhere reports whether only other proxies use an instance, or wait for it.
 func (s *Service) elsewhere(in *instance.Instance) bool {
-	proxies := s.o.Proxies()
+	proxies := s.Proxies()
 	return in.View == instance.Elsewhere || in.View == instance.Pending && len(proxies) > 0 && !in.Record.For(proxies[0])
-}
-
-func (s *Service) probe(ctx context.Context, k instance.Key) (instance.Facts, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	in := &instance.Instance{Key: k, Record: instance.Record{Scheme: "http", Address: k.Address}}
-	return s.o.Prober.Probe(ctx, in)
 }
 
 // await blocks until the watch has delivered the written change, at most seenTimeout, so
@@ -229,7 +216,7 @@ func (s *Service) probe(ctx context.Context, k instance.Key) (instance.Facts, er
 func (s *Service) await(ctx context.Context, shown func(*instance.Snapshot) bool) {
 	ctx, cancel := context.WithTimeout(ctx, seenTimeout)
 	defer cancel()
-	instance.Await(ctx, s.o.Members.Snapshot, shown)
+	instance.Await(ctx, s.Members.Snapshot, shown)
 }
 
 func storeError(err error) error {

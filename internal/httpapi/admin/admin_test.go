@@ -33,7 +33,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 type rig struct {
 	svc     *admin.Service
-	options admin.Options // options of svc
+	options admin.Service // options of svc
 	watcher *watch.Watcher
 	etcd    *etcdtest.Server
 }
@@ -49,8 +49,8 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	members.Run(t, w.Run)
 	<-w.Ready()
 	st := store.New(cli, l, "test")
-	o := admin.Options{Store: st, Members: w, Prober: prober, Guard: guard, Model: model, Proxies: func() []string { return nil }}
-	return &rig{watcher: w, etcd: etcd, options: o, svc: admin.New(o)}
+	o := admin.Service{Store: st, Members: w, Prober: prober, Guard: guard, Model: model, Proxies: func() []string { return nil }}
+	return &rig{watcher: w, etcd: etcd, options: o, svc: &o}
 }
 
 func key(address string) instance.Key {
@@ -116,7 +116,7 @@ func TestRemoveOfASharedWait(t *testing.T) {
 			service := func(proxy string) *admin.Service {
 				o := r.options
 				o.Proxies = func() []string { return []string{proxy} }
-				return admin.New(o)
+				return &o
 			}
 			one, two, three := service("127.0.0.1:8000"), service("127.0.0.1:9000"), service("127.0.0.1:7000")
 			k := instance.Key{Role: role, Address: testkit.FreePort(t)}
@@ -166,10 +166,10 @@ func TestAddThroughALaggingProxy(t *testing.T) {
 	l := members.Layout(t)
 	k := key(testkit.FreePort(t))
 	st := store.New(etcd.Client(t), l, "test")
-	svc := admin.New(admin.Options{
+	svc := &admin.Service{
 		Store: st, Prober: vllm.New(""), Proxies: func() []string { return nil },
 		Members: lagging{instance.NewSnapshot(1, []*instance.Instance{{Key: k, Verified: true}})},
-	})
+	}
 	outcome, err := svc.Add(t.Context(), k, 0)
 	require.NoError(t, err)
 	assert.Equal(t, outcome, httpapi.Waiting)
@@ -336,9 +336,9 @@ func TestRemoveThroughALaggingProxy(t *testing.T) {
 				_, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}, Proxies: tc.proxies},
 					"")
 				require.NoError(t, err)
-				svc := admin.New(admin.Options{
+				svc := &admin.Service{
 					Store: st, Prober: vllm.New(""), Proxies: func() []string { return []string{own} }, Members: lagging{instance.NewSnapshot(1, nil)},
-				})
+				}
 				if existed, err := svc.Remove(t.Context(), k); err != nil || existed != tc.existed {
 					t.Errorf("Remove: %t, %v", existed, err)
 				}

@@ -16,7 +16,7 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 	ctx = named(ctx)
 	shown := true // in all roles: force would also change a role that the engine does not have
 	for _, one := range k.Each() {
-		in, ok := s.o.Members.Snapshot().Lookup(one)
+		in, ok := s.Members.Snapshot().Lookup(one)
 		if ok && in.View == instance.Elsewhere {
 			return httpapi.IntentResult{}, nil
 		}
@@ -25,9 +25,9 @@ func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpa
 	// An orphan, which has lost its key, still serves.
 	how := store.IntentOptions{Reason: change.Reason, For: change.For, Force: shown}
 	if change.Verb == httpapi.SetRole {
-		how.Force, how.Auto, how.Fits = change.Force, change.Auto, s.o.Fits
+		how.Force, how.Auto, how.Fits = change.Force, change.Auto, s.Fits
 	}
-	done, err := s.o.Store.Intents.Change(ctx, k, string(change.Verb), change.Weight, how)
+	done, err := s.Store.Intents.Change(ctx, k, string(change.Verb), change.Weight, how)
 	switch {
 	case errors.Is(err, store.ErrIntent):
 		return httpapi.IntentResult{}, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)

@@ -11,7 +11,7 @@ import (
 
 // Limits implements httpapi.Admin. It omits documents that cannot be read.
 func (s *Service) Limits(ctx context.Context) (map[string]instance.KeyLimits, error) {
-	list, err := s.o.Store.Documents.List(ctx, schema.Limits)
+	list, err := s.Store.Documents.List(ctx, schema.Limits)
 	if err != nil {
 		return nil, storeError(err)
 	}
@@ -28,13 +28,13 @@ func (s *Service) Limits(ctx context.Context) (map[string]instance.KeyLimits, er
 func (s *Service) SetLimits(ctx context.Context, key string, l instance.KeyLimits, reason string) error {
 	ctx = named(ctx)
 	value, _ := json.Marshal(l) // integers have no error
-	revision, err := s.o.Store.Documents.Put(ctx, instance.Key{Role: schema.Limits, Address: key}, value, store.DocumentOptions{Reason: reason})
+	revision, err := s.Store.Documents.Put(ctx, instance.Key{Role: schema.Limits, Address: key}, value, store.DocumentOptions{Reason: reason})
 	return s.documentChanged(ctx, revision, err)
 }
 
 // RemoveLimits implements httpapi.Admin.
 func (s *Service) RemoveLimits(ctx context.Context, key string) (bool, error) {
 	ctx = named(ctx)
-	revision, err := s.o.Store.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, "")
+	revision, err := s.Store.Documents.Delete(ctx, instance.Key{Role: schema.Limits, Address: key}, "")
 	return revision > 0, s.documentChanged(ctx, revision, err)
 }

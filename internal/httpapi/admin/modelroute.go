@@ -18,7 +18,7 @@ func (s *Service) SetModelRoute(ctx context.Context, name string, raw []byte, d 
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
 	}
-	if why := r.Conflict(name, s.o.Members.Snapshot().All()); why != "" {
+	if why := r.Conflict(name, s.Members.Snapshot().All()); why != "" {
 		return 0, fmt.Errorf("%w: %s", httpapi.ErrRefused, why)
 	}
 	r.V = 1
@@ -26,13 +26,13 @@ func (s *Service) SetModelRoute(ctx context.Context, name string, raw []byte, d 
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
 	}
-	revision, err := s.o.Store.Documents.Put(named(ctx), instance.Key{Role: schema.Models, Address: name}, value, store.DocumentOptions{Reason: r.Reason, For: d})
+	revision, err := s.Store.Documents.Put(named(ctx), instance.Key{Role: schema.Models, Address: name}, value, store.DocumentOptions{Reason: r.Reason, For: d})
 	return revision, s.documentChanged(ctx, revision, err)
 }
 
 // DeleteModelRoute deletes a model route.
 func (s *Service) DeleteModelRoute(ctx context.Context, name, reason string) (int64, error) {
-	revision, err := s.o.Store.Documents.Delete(named(ctx), instance.Key{Role: schema.Models, Address: name}, reason)
+	revision, err := s.Store.Documents.Delete(named(ctx), instance.Key{Role: schema.Models, Address: name}, reason)
 	return revision, s.documentChanged(ctx, revision, err)
 }
 

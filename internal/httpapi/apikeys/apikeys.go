@@ -36,12 +36,6 @@ const (
 // Has reports whether r contains a right.
 func (r Rights) Has(one Rights) bool { return r&one != 0 }
 
-// rightNames maps the names of rights in a keys file to the rights.
-type rightNames map[string]Rights
-
-// String lists the names.
-func (w rightNames) String() string { return strings.Join(slices.Sorted(maps.Keys(w)), ", ") }
-
 // Key is the name and the rights of a key, without the key itself.
 type Key struct {
 	Name   string // "" for a key of --api-key or --admin-api-key
@@ -61,8 +55,8 @@ const (
 )
 
 // parse parses lines of "key name rights class=... max-class=..."; only key and name are required. Errors
-// contain the line number, never the content. other reports a key that no line may contain; may be nil.
-func parse(raw []byte, rights rightNames, other func(key string) bool) (table, error) {
+// contain the line number, never the content. rights has the rights by their names. other reports a key that no line may contain; may be nil.
+func parse(raw []byte, rights map[string]Rights, other func(key string) bool) (table, error) {
 	names, keys := map[string]bool{}, table{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
@@ -84,7 +78,7 @@ func parse(raw []byte, rights rightNames, other func(key string) bool) (table, e
 			return nil, fail("its key is both an admin key and a client's: that client could change the fleet")
 		}
 		sum, key := sha256.Sum256([]byte(fields[0])), Key{Name: fields[1]}
-		if !isName(key.Name) {
+		if len(key.Name) > maxName || slices.ContainsFunc([]byte(key.Name), func(c byte) bool { return !http1.IsToken(c) }) {
 			return nil, fail("invalid name in field 2: use up to 64 letters, digits, dashes, dots and underscores")
 		}
 		more := fields[2:]
@@ -93,7 +87,7 @@ func parse(raw []byte, rights rightNames, other func(key string) bool) (table, e
 			for word := range strings.SplitSeq(fields[2], ",") {
 				right, ok := rights[word]
 				if !ok {
-					return nil, fail("invalid right in field 3: use " + rights.String() + ", separated by commas")
+					return nil, fail("invalid right in field 3: use " + strings.Join(slices.Sorted(maps.Keys(rights)), ", ") + ", separated by commas")
 				}
 				key.Rights |= right
 			}
@@ -140,10 +134,6 @@ func (k *Key) setClasses(list []string) (problem string) {
 	return ""
 }
 
-func isName(s string) bool {
-	return len(s) <= maxName && !slices.ContainsFunc([]byte(s), func(c byte) bool { return !http1.IsToken(c) })
-}
-
 // table maps digests to keys. The time of a lookup depends only on the digest, which maps hash with a
 // seed, so that it does not help to guess a key.
 type table map[[sha256.Size]byte]Key
@@ -160,7 +150,7 @@ type Ring struct {
 // keys nor a file, and an error if the file is invalid. A file with a key for which admin returns true is
 // invalid, also when it changes; nil: there are no admin keys.
 func Open(keys []string, path string, log logrus.FieldLogger, admin func(key string) bool) (*Ring, error) {
-	return open(keys, 0, path, rightNames{"priority": Priority, "rank": Rank, "trace": Trace}, log, admin)
+	return open(keys, 0, path, map[string]Rights{"priority": Priority, "rank": Rank, "trace": Trace}, log, admin)
 }
 
 // OpenAdmin returns a Ring of admin keys: key, unless it is "", with all rights and no name, and those of
@@ -172,10 +162,10 @@ func OpenAdmin(key, path string, log logrus.FieldLogger, client func(key string)
 	if key != "" {
 		keys = []string{key}
 	}
-	return open(keys, Read|Operate, path, rightNames{"read": Read, "operate": Read | Operate}, log, client)
+	return open(keys, Read|Operate, path, map[string]Rights{"read": Read, "operate": Read | Operate}, log, client)
 }
 
-func open(keys []string, all Rights, path string, rights rightNames, log logrus.FieldLogger, other func(key string) bool) (*Ring, error) {
+func open(keys []string, all Rights, path string, rights map[string]Rights, log logrus.FieldLogger, other func(key string) bool) (*Ring, error) {
 	if len(keys) == 0 && path == "" {
 		return nil, nil
 	}
