@@ -55,29 +55,18 @@ func ExtendTimeout(d time.Duration) string {
 	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10)
 }
 
-// Watchdog runs Watch for a program and logs its reports.
+// Watchdog feeds systemd's watchdog at half of its interval until ctx ends. Before each ping it calls sane
+// with a deadline of that interval, and sends no ping while sane fails or does not return; it logs when
+// that begins. It returns at once if systemd has no watchdog for this process, and logs a warning if the
+// variables are invalid.
 func Watchdog(ctx context.Context, program string, sane func(context.Context) error, log logrus.FieldLogger) {
-	err := Watch(ctx, sane, func(err error) {
-		if err != nil {
-			log.WithError(err).Error(program + " is stuck: no more watchdog pings")
-		}
-	})
-	if err != nil {
-		log.WithError(err).Warn("no watchdog")
-	}
-}
-
-// Watch feeds systemd's watchdog at half of its interval until ctx ends. Before each ping it calls sane
-// with a deadline of that interval, and sends no ping while sane fails or does not return. It calls report
-// with the error when sane begins to fail, and with nil when it succeeds again. It returns at once if
-// systemd has no watchdog for this process, with an error if the variables are invalid.
-func Watch(ctx context.Context, sane func(context.Context) error, report func(error)) error {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		return fmt.Errorf("watchdog of systemd: %w", err)
+		log.WithError(fmt.Errorf("watchdog of systemd: %w", err)).Warn("no watchdog")
+		return
 	}
 	if !Enabled() || interval == 0 {
-		return nil
+		return
 	}
 	interval = max(interval/2, time.Millisecond)
 	tick := time.NewTicker(interval)
@@ -91,15 +80,15 @@ func Watch(ctx context.Context, sane func(context.Context) error, report func(er
 			err = Send(daemon.SdNotifyWatchdog)
 		}
 		if ctx.Err() != nil {
-			return nil
+			return
 		}
-		if (err == nil) != healthy {
-			healthy = err == nil
-			report(err)
+		if err != nil && healthy {
+			log.WithError(err).Error(program + " is stuck: no more watchdog pings")
 		}
+		healthy = err == nil
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
 	}

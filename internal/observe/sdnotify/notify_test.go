@@ -3,9 +3,9 @@ package sdnotify_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,49 +43,46 @@ func TestSend(t *testing.T) {
 
 func TestWithoutSystemd(t *testing.T) {
 	sane := func(context.Context) error { t.Error("sane was called"); return nil }
+	var out testkit.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
 	setenv(t, "", "")
 	err := sdnotify.Send(daemon.SdNotifyReady)
 	assert.True(t, err == nil && !sdnotify.Enabled(), err)
-	assert.NoError(t, sdnotify.Watch(t.Context(), sane, func(error) {}))
+	sdnotify.Watchdog(t.Context(), "agent", sane, log)
+	assert.Equal(t, out.String(), "")
 	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
 	assert.Error(t, sdnotify.Send(daemon.SdNotifyReady), "no error without a listener")
-	assert.Error(t, sdnotify.Watch(t.Context(), sane, func(error) {}), "no error for an invalid WATCHDOG_USEC")
+	sdnotify.Watchdog(t.Context(), "agent", sane, log)
+	assert.Contains(t, out.String(), "no watchdog") // WATCHDOG_USEC is invalid
 }
 
-func TestWatch(t *testing.T) {
+func TestWatchdog_Hangs(t *testing.T) {
 	s := testkit.StartSystemd(t)
 	setenv(t, s.Path, "20000")
 	var hangs atomic.Bool
 	var calls atomic.Int64
-	var mu sync.Mutex
-	var reports []string
+	var out testkit.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
+	done := make(chan struct{})
 	go func() {
-		done <- sdnotify.Watch(ctx, func(ctx context.Context) error {
+		defer close(done)
+		sdnotify.Watchdog(ctx, "agent", func(ctx context.Context) error {
 			calls.Add(1)
 			if hangs.Load() {
 				<-ctx.Done()
 				return ctx.Err()
 			}
 			return nil
-		}, func(err error) {
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				reports = append(reports, "sane")
-			} else {
-				reports = append(reports, "hung")
-			}
-		})
+		}, log)
 	}()
-	await := func(want ...string) {
+	await := func(reports int) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
-			mu.Lock()
-			defer mu.Unlock()
-			if d := cmp.Diff(want, reports); d != "" {
-				return errors.New(d)
+			if n := strings.Count(out.String(), "agent is stuck: no more watchdog pings"); n != reports {
+				return fmt.Errorf("%d reports, want %d", n, reports)
 			}
 			return nil
 		})
@@ -102,8 +99,8 @@ func TestWatch(t *testing.T) {
 	}
 	pings(3)
 	hangs.Store(true)
-	await("hung")
-	// Watch keeps calling sane and sends nothing. The first rounds let earlier pings arrive.
+	await(1)
+	// Watchdog keeps calling sane and sends nothing. The first rounds let earlier pings arrive.
 	rounds := func() {
 		from := calls.Load()
 		testkit.EventuallyTrue(t, time.Minute, func() bool { return calls.Load() >= from+5 }, "sane was not called")
@@ -113,10 +110,19 @@ func TestWatch(t *testing.T) {
 	rounds()
 	assert.Equal(t, s.Count(daemon.SdNotifyWatchdog), before, "pings while sane hangs")
 	hangs.Store(false)
-	await("hung", "sane")
 	pings(2)
+	await(1)
+	hangs.Store(true)
+	await(2)
 	cancel()
-	assert.NoError(t, <-done)
+	err := sdnotify.Send(daemon.SdNotifyReady)
+	assert.True(t, err == nil && !sdnotify.Enabled(), err)
+	sdnotify.Watchdog(t.Context(), "agent", sane, log)
+	assert.Equal(t, out.String(), "")
+	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
+	assert.Error(t, sdnotify.Send(daemon.SdNotifyReady), "no error without a listener")
+	sdnotify.Watchdog(t.Context(), "agent", sane, log)
+	assert.Contains(t, out.String(), "no watchdog") // WATCHDOG_USEC is invalid
 }
 
 func TestWatchdog(t *testing.T) {
