@@ -217,7 +217,7 @@ func (b *builder) openConnections() error {
 // makeForwarder makes the handler that forwards requests to engines, and its counters.
 func (b *builder) makeForwarder() error {
 	b.registry, b.counted = prometheus.NewRegistry(), prometheus.NewRegistry()
-	b.counters = metrics.New(b.counted, metrics.Options{Version: version.String(), Models: b.cfg.MetricsModels})
+	b.counters = metrics.New(b.counted, version.String(), b.cfg.MetricsModels)
 	b.makeQueue()
 	b.makeRatio()
 	b.routes = modelroute.New(b.watcher, decodeModelRoutes(b.log.WithField("component", "forward")))

@@ -25,7 +25,7 @@ func TestAccessLogFollowsLevel(t *testing.T) {
 	require.NoError(t, err)
 	cfg := &config.Proxy{}
 	cfg.AccessLog = true
-	r := recorder{metrics.New(prometheus.NewRegistry(), metrics.Options{}), &app{
+	r := recorder{metrics.New(prometheus.NewRegistry(), "", 0), &app{
 		noticed: notice.NewCounts(func() *instance.Snapshot { return instance.NewSnapshot(1, nil) }), access: newAccessLog(cfg, log), log: log,
 	}}
 	level := logging.NewLevel(log)

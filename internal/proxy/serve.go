@@ -116,7 +116,7 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 		systemd.Proxy{Ready: p.ready, CheckAlive: p.checkAlive, ShutdownTimeout: p.cfg.ShutdownDelay + p.cfg.ShutdownTimeout, Log: p.log}.Notify(bg, ctx.Done())
 	})
 	if bridge != nil {
-		bridgemetrics.Bridge(bridge.Counts).Register(p.registry)
+		p.registry.MustRegister(bridgemetrics.Collector(bridge.Counts))
 		work.Go(func() {
 			if err := bridge.Run(bg); err != nil && !errors.Is(err, context.Canceled) {
 				p.log.WithError(err).Error("registration by ZeroMQ ended")

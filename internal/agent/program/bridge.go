@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 )
 
@@ -56,7 +57,7 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 				ZMQRegister: s.ZMQRegister, Registered: b.Counts().Instances, Certificates: s.certs.findings(),
 			}
 		},
-		Drain: drain, Metrics: bridgemetrics.Bridge(b.Counts).Handler(control.CertificateProblems(s.certs.findings)),
+		Drain: drain, Metrics: scraped.Handler(bridgemetrics.Collector(b.Counts), control.CertificateProblems(s.certs.findings)),
 	})
 	if err != nil {
 		return 1, errors.Join(err, b.Close())

@@ -72,7 +72,7 @@ func (s *stage) set(revision int64, all ...*instance.Instance) {
 
 func newStage() *stage {
 	s := &stage{etcd: Etcd{State: "live", Live: true}, proxies: []Proxy{{ID: "me", Own: true, Applied: 3}}, registry: prometheus.NewRegistry()}
-	s.metrics = metrics.New(s.registry, metrics.Options{})
+	s.metrics = metrics.New(s.registry, "", 0)
 	s.prompts = prometheus.NewCounterVec(prometheus.CounterOpts{Name: figures.Prompts, Help: "h"}, []string{"instance", "what"})
 	s.registry.MustRegister(s.prompts)
 	s.set(3, member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.2:1"))

@@ -39,7 +39,7 @@ func TestMetricFamilies_Documented(t *testing.T) {
 	t.Parallel()
 	page := testkit.ReadFile(t, "../../../docs/reference/metrics.md")
 	l := &listing{Registry: prometheus.NewRegistry()}
-	metrics.New(l, metrics.Options{Version: "test", Models: 100})
+	metrics.New(l, "test", 100)
 	metrics.Membership{}.Register(l)
 	metrics.Hits(nil).Register(l)
 	metrics.Load{}.Register(l)
@@ -51,7 +51,7 @@ func TestMetricFamilies_Documented(t *testing.T) {
 	metrics.NewQueue(l, nil, 0)
 	metrics.Roles{}.Register(l)
 	metrics.ModelRoutes(nil).Register(l)
-	bridgemetrics.Bridge(nil).Register(l)
+	l.MustRegister(bridgemetrics.Collector(nil))
 	assert.True(t, len(l.names) >= 20, "only %d families: %v", len(l.names), l.names)
 	known := map[string]bool{}
 	for _, name := range l.names {

@@ -51,18 +51,12 @@ type Metrics struct {
 	usual atomic.Pointer[series] // newest kind of successful requests, tried first
 }
 
-// Options configure Metrics.
-type Options struct {
-	Version string
-	Models  int // labels for models, besides "other"
-}
-
-// New registers the counters, and the collectors of the process and the Go runtime. Counters
+// New registers the counters, with labels for a number of models besides "other", and the collectors of the process and the Go runtime. Counters
 // with known labels start at zero, so that their first increase is visible.
-func New(reg prometheus.Registerer, o Options) *Metrics {
+func New(reg prometheus.Registerer, version string, models int) *Metrics {
 	f := factory{promauto.With(reg)}
 	m := &Metrics{
-		models: newModels(f, o.Models), instances: newInstances(f),
+		models: newModels(f, models), instances: newInstances(f),
 		requests: f.counters("pd_requests_total", "Requests that have ended, by endpoint, outcome and status.", "endpoint", "outcome", "code"),
 		duration: f.latency("pd_request_duration_seconds", "Time from a request's arrival to its end.",
 			[]float64{.01, .05, .1, .3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680}, "endpoint"),
@@ -97,7 +91,7 @@ func New(reg prometheus.Registerer, o Options) *Metrics {
 	}
 	f.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
-		ConstLabels: prometheus.Labels{"version": o.Version},
+		ConstLabels: prometheus.Labels{"version": version},
 	}).Set(1)
 	m.atZero()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

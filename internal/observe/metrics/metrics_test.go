@@ -19,7 +19,7 @@ import (
 func TestRequestsAreCountedByKind(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})
+	m := metrics.New(reg, "test", 100)
 	var clients sync.WaitGroup
 	for range 8 {
 		clients.Go(func() {
@@ -48,7 +48,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 func TestStages_ByRole(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
-	m := metrics.New(reg, metrics.Options{Version: "test", Models: 100})
+	m := metrics.New(reg, "test", 100)
 	times := stage.Stages{Queue: 1, Prefill: time.Second, Handover: time.Second, Decode: time.Second}
 	lost := forward.Entry{Endpoint: "/lost", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200, TTFT: 2 * time.Second}, Route: flow.Route{Prefill: "p:1", Decode: "d:1", DecodeOnly: "no_handover"}, FirstToken: 2 * time.Second, Stages: times}
 	alone := lost
@@ -89,7 +89,7 @@ func TestStages_ByRole(t *testing.T) {
 
 // Counting must not allocate: it happens for every request.
 func BenchmarkDone(b *testing.B) {
-	m := metrics.New(prometheus.NewRegistry(), metrics.Options{Version: "test", Models: 100})
+	m := metrics.New(prometheus.NewRegistry(), "test", 100)
 	e := &forward.Entry{Endpoint: "/v1/completions", Result: relay.Result{Outcome: relay.OutcomeOK, Status: 200, TTFT: time.Millisecond}, Duration: time.Second}
 	b.ReportAllocs()
 	for b.Loop() {

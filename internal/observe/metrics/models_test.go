@@ -93,7 +93,7 @@ func answered(model string) *forward.Entry {
 func TestModels(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	m := metrics.New(reg, metrics.Options{Models: 2})
+	m := metrics.New(reg, "", 2)
 	fleet := &membership{m: m}
 	fleet.set(member(instance.Prefill, "p:1", instance.Ready, "a"), member(instance.Decode, "d:1", instance.Ready, "a"))
 	check(t, gathered(t, reg), map[string]float64{
@@ -129,7 +129,7 @@ func TestModels_LabelOfAnAdapter(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string][]string{"listed first": {"list", "serve"}, "served first": {"serve", "list"}} {
 		reg := prometheus.NewPedanticRegistry()
-		m := metrics.New(reg, metrics.Options{Models: 1})
+		m := metrics.New(reg, "", 1)
 		fleet := &membership{m: m}
 		fleet.set(member(instance.Decode, "d:1", instance.Ready, "base"))
 		for _, step := range order {
@@ -150,7 +150,7 @@ func TestModels_LabelOfARoute(t *testing.T) {
 	t.Parallel()
 	for name, order := range map[string][]string{"stored first": {"store", "serve"}, "served first": {"serve", "store"}} {
 		reg := prometheus.NewPedanticRegistry()
-		m := metrics.New(reg, metrics.Options{Models: 1})
+		m := metrics.New(reg, "", 1)
 		fleet := &membership{m: m}
 		fleet.set(member(instance.Decode, "d:1", instance.Ready, "base"))
 		for _, step := range order {
@@ -176,7 +176,7 @@ func TestModels_LabelsAreBounded(t *testing.T) {
 	t.Parallel()
 	for _, most := range []int{0, 1, 5} {
 		reg := prometheus.NewPedanticRegistry()
-		m := metrics.New(reg, metrics.Options{Models: most})
+		m := metrics.New(reg, "", most)
 		fleet := &membership{m: m}
 		var models []string
 		for i := range 50 {
@@ -214,7 +214,7 @@ func TestModels_FewLabelLookups(t *testing.T) {
 	}
 	follow := func(instances int) float64 {
 		return testing.AllocsPerRun(1, func() {
-			fleet := &membership{m: metrics.New(prometheus.NewRegistry(), metrics.Options{Models: 1})}
+			fleet := &membership{m: metrics.New(prometheus.NewRegistry(), "", 1)}
 			fleet.set(all[:instances]...)
 		})
 	}
@@ -227,7 +227,7 @@ func TestModels_FewLabelLookups(t *testing.T) {
 func TestInstances(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	m := metrics.New(reg, metrics.Options{Models: 2})
+	m := metrics.New(reg, "", 2)
 	fleet := &membership{m: m}
 	p, d := member(instance.Prefill, "p:1", instance.Ready, "a"), member(instance.Decode, "d:1", instance.Ready, "a")
 	fleet.set(p, d)
@@ -272,7 +272,7 @@ func TestVanished(t *testing.T) {
 		"pending":  {func(in *instance.Instance) { in.View = instance.Pending }, 0},
 	} {
 		reg := prometheus.NewPedanticRegistry()
-		fleet := &membership{m: metrics.New(reg, metrics.Options{})}
+		fleet := &membership{m: metrics.New(reg, "", 0)}
 		in := member(instance.Decode, "d:1", instance.Ready, "a")
 		tc.change(in)
 		fleet.set(in, member(instance.Decode, "d:2", instance.Ready, "a"))
@@ -289,7 +289,7 @@ func TestVanished(t *testing.T) {
 func TestCountersStartAtZero(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	metrics.New(reg, metrics.Options{Models: 100})
+	metrics.New(reg, "", 100)
 	want := map[string]float64{
 		"pd_forward_retries_total lost prefill": 0, "pd_forward_retries_total first_byte_timeout decode": 0, "pd_forward_decode_only_total no_prefill": 0,
 		"pd_forward_handovers_spent_total broke_off": 0, "pd_forward_asked_total refused": 0, "pd_model_tokens_total other output": 0,

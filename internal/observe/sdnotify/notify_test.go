@@ -90,12 +90,7 @@ func TestWatchdog_Hangs(t *testing.T) {
 	pings := func(more int) {
 		t.Helper()
 		from := s.Count(daemon.SdNotifyWatchdog)
-		testkit.Eventually(t, time.Minute, func() error {
-			if s.Count(daemon.SdNotifyWatchdog) < from+more {
-				return errors.New("no ping")
-			}
-			return nil
-		})
+		testkit.EventuallyTrue(t, time.Minute, func() bool { return s.Count(daemon.SdNotifyWatchdog) >= from+more }, "no ping")
 	}
 	pings(3)
 	hangs.Store(true)
@@ -115,14 +110,7 @@ func TestWatchdog_Hangs(t *testing.T) {
 	hangs.Store(true)
 	await(2)
 	cancel()
-	err := sdnotify.Send(daemon.SdNotifyReady)
-	assert.True(t, err == nil && !sdnotify.Enabled(), err)
-	sdnotify.Watchdog(t.Context(), "agent", sane, log)
-	assert.Equal(t, out.String(), "")
-	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
-	assert.Error(t, sdnotify.Send(daemon.SdNotifyReady), "no error without a listener")
-	sdnotify.Watchdog(t.Context(), "agent", sane, log)
-	assert.Contains(t, out.String(), "no watchdog") // WATCHDOG_USEC is invalid
+	<-done
 }
 
 func TestWatchdog(t *testing.T) {

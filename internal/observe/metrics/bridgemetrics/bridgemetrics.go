@@ -3,28 +3,16 @@
 package bridgemetrics
 
 import (
-	"net/http"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 )
 
-// Bridge returns the counts of the registration by ZeroMQ at scrape time.
-type Bridge func() zmqregister.Counts
-
-// Handler serves the metrics of the bridge and those of more, for an agent.
-func (b Bridge) Handler(more prometheus.Collector) http.Handler {
-	return scraped.Handler(b.collector(), more)
-}
-
-// Register registers the metrics.
-func (b Bridge) Register(reg prometheus.Registerer) { reg.MustRegister(b.collector()) }
-
-func (b Bridge) collector() prometheus.Collector {
+// Collector returns a collector of the counts of the registration by ZeroMQ, read at scrape time.
+func Collector(counts func() zmqregister.Counts) prometheus.Collector {
 	return scraped.Collector(func(emit scraped.Emit) {
-		n := b()
+		n := counts()
 		emit("pd_zmq_register_instances", float64(n.Instances))
 		emit("pd_zmq_register_pings_total", float64(n.Pings))
 		emit("pd_zmq_register_refused_total", float64(n.Refused))

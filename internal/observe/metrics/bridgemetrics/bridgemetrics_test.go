@@ -14,9 +14,9 @@ import (
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	bridgemetrics.Bridge(func() zmqregister.Counts {
+	reg.MustRegister(bridgemetrics.Collector(func() zmqregister.Counts {
 		return zmqregister.Counts{Instances: 1, Pings: 2, Refused: 3, Registrations: 4, Lost: 5}
-	}).Register(reg)
+	}))
 	families, err := reg.Gather()
 	require.NoError(t, err)
 	want := map[string]float64{
