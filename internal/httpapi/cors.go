@@ -48,7 +48,21 @@ func newCORS(o CORS) *cors {
 	return c
 }
 
-func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contains(c.Origins, origin) }
+// allowOrigin sets the headers that allow the origin of a request, and reports whether it is allowed.
+func (c *cors) allowOrigin(answer http.Header, origins []string) bool {
+	if c.Credentials {
+		answer["Access-Control-Allow-Credentials"] = []string{"true"}
+	}
+	switch {
+	case c.anyOrigin && !c.Credentials:
+		answer["Access-Control-Allow-Origin"] = []string{"*"}
+	case c.anyOrigin || slices.Contains(c.Origins, origins[0]):
+		answer["Access-Control-Allow-Origin"] = origins[:1]
+	default:
+		return false
+	}
+	return true
+}
 
 // setHeaders sets the CORS headers of a response whose head is not yet sent.
 func (c *cors) setHeaders(answer http.Header, r *http.Request) {
@@ -60,16 +74,8 @@ func (c *cors) setHeaders(answer http.Header, r *http.Request) {
 		answer["Vary"] = []string{"Origin"}
 		return
 	}
-	if c.Credentials {
-		answer["Access-Control-Allow-Credentials"] = []string{"true"}
-	}
+	c.allowOrigin(answer, origins)
 	answer["Access-Control-Expose-Headers"] = []string{exposedHeaders}
-	switch {
-	case c.anyOrigin && !c.Credentials:
-		answer["Access-Control-Allow-Origin"] = []string{"*"}
-	case c.allows(origins[0]):
-		answer["Access-Control-Allow-Origin"] = origins[:1]
-	}
 	answer["Vary"] = []string{"Origin"}
 }
 
@@ -100,16 +106,8 @@ func (c *cors) preflight(g *gin.Context) {
 	answer.Set("Vary", preflightVary)
 	answer.Set("Access-Control-Allow-Methods", strings.Join(c.Methods, ", "))
 	answer.Set("Access-Control-Max-Age", preflightMaxAge)
-	if c.Credentials {
-		answer.Set("Access-Control-Allow-Credentials", "true")
-	}
 	var failed []string
-	switch origin := asked.Get("Origin"); {
-	case c.anyOrigin && !c.Credentials:
-		answer.Set("Access-Control-Allow-Origin", "*")
-	case c.allows(origin):
-		answer.Set("Access-Control-Allow-Origin", origin)
-	default:
+	if !c.allowOrigin(answer, asked["Origin"]) {
 		failed = append(failed, "origin")
 	}
 	if !slices.Contains(c.Methods, asked.Get("Access-Control-Request-Method")) {
