@@ -391,7 +391,7 @@ func withRole(section string, is *string, to json.RawMessage) (both json.RawMess
 // conflict returns an error if a model route to be written has the name of a model that an engine
 // serves.
 func (d declared) conflict(ctx context.Context, s *session.Session, conn *session.Conn, values map[string]*string) error {
-	seen, err := s.Seen(ctx, conn)
+	seen, _, err := s.Seen(ctx, conn)
 	for name, raw := range d[string(schema.Models)] {
 		if err != nil || values[keyOf(string(schema.Models), name)] == nil {
 			continue

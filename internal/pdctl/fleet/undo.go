@@ -217,10 +217,7 @@ func report(s *session.Session, changes []store.Change, revision int64) error {
 		if revision > 0 {
 			all["revision"] = revision
 		}
-		if s.Dry.On {
-			all["dry_run"] = s.Dry.Planned()
-		}
-		return s.Out.Write(all)
+		return s.WriteChange(all)
 	}
 	for _, c := range changes {
 		kind, lines := "~", ""

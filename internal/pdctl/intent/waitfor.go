@@ -97,7 +97,7 @@ func (w *waitFor) run(ctx context.Context, s *session.Session) error {
 // whether the wait is over; err is then its result.
 func (w *waitFor) poll(ctx context.Context, s *session.Session, left time.Duration) (open string, done bool, err error) {
 	err = s.With(ctx, func(conn *session.Conn) error {
-		snap, err := s.Seen(ctx, conn)
+		snap, _, err := s.Seen(ctx, conn)
 		if err != nil {
 			return err
 		}

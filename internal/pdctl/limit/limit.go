@@ -128,12 +128,6 @@ func list(ctx context.Context, s *session.Session) error {
 			}
 			all = append(all, one)
 		}
-		if s.Out.Structured() {
-			return s.Out.Write(map[string]any{"limits": all})
-		}
-		if len(all) == 0 {
-			return s.Out.Println("No limits. Set one with: pdctl limit set KEY --rpm N")
-		}
 		t := output.NewTable("KEY", "RPM", "INPUT TPM", "OUTPUT TPM", "UNCACHED TPM", "CONCURRENT", "PROBLEM")
 		for _, one := range all {
 			row := []any{one.Key}
@@ -142,6 +136,6 @@ func list(ctx context.Context, s *session.Session) error {
 			}
 			t.AppendRow(append(row, one.Invalid))
 		}
-		return s.Out.Println(t.Render())
+		return s.Out.List(map[string]any{"limits": all}, t, "No limits. Set one with: pdctl limit set KEY --rpm N")
 	})
 }

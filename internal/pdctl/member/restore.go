@@ -69,10 +69,8 @@ func order(ctx context.Context, s *session.Session, conn *session.Conn, verb str
 		return err
 	}
 	switch {
-	case s.Dry.On && s.Out.Structured():
-		return s.Out.Write(map[string]any{"proxies": len(proxies), "dry_run": s.Dry.Planned()})
 	case s.Out.Structured():
-		return s.Out.Write(map[string]any{"proxies": len(proxies)})
+		return s.WriteChange(map[string]any{"proxies": len(proxies)})
 	case s.Dry.On:
 		return s.Out.Println(fmt.Sprintf("would notify %s: %s the kept keys", output.Proxies(len(proxies)), verb))
 	}

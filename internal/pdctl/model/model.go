@@ -74,7 +74,10 @@ func setCommand(s *session.Session) *cobra.Command {
 			if err := session.CheckFor(o.For); err != nil {
 				return err
 			}
-			r.V, r.Reason, r.Targets = 1, o.Reason, parseTargets(targets)
+			r.V, r.Reason = 1, o.Reason
+			for _, part := range instance.SplitOutside(targets, '{', '}') { // at commas outside of braces
+				r.Targets = append(r.Targets, parseTarget(strings.TrimSpace(part)))
+			}
 			if r.Sticky == schema.StickySession {
 				r.Sticky = "" // the default
 			}
@@ -95,14 +98,7 @@ func setCommand(s *session.Session) *cobra.Command {
 // percent finds a weight that is written as a percentage.
 var percent = regexp.MustCompile(`(^|,)\s*[0-9.]+\s*%:`)
 
-// parseTargets reads targets as on the command line, separated by the commas outside of braces.
-func parseTargets(text string) (targets []schema.ModelTarget) {
-	for _, part := range instance.SplitOutside(text, '{', '}') {
-		targets = append(targets, parseTarget(strings.TrimSpace(part)))
-	}
-	return targets
-}
-
+// parseTarget reads a target as on the command line.
 func parseTarget(text string) (t schema.ModelTarget) {
 	if weight, rest, ok := strings.Cut(text, ":"); ok {
 		if n, err := strconv.Atoi(weight); err == nil {
@@ -121,7 +117,7 @@ func set(ctx context.Context, s *session.Session, conn *session.Conn, k instance
 	if err != nil {
 		return cli.Wrong(err)
 	}
-	seen, err := s.Seen(ctx, conn)
+	seen, _, err := s.Seen(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -173,15 +169,11 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 	if err != nil {
 		return s.Hint(err)
 	}
-	seen, err := s.Seen(ctx, conn)
+	seen, presences, err := s.Seen(ctx, conn)
 	if err != nil {
 		return err
 	}
 	routes := []instance.ListedModelRoute{}
-	presences, err := conn.Store.Reader.Proxies(ctx)
-	if err != nil {
-		return s.Hint(err)
-	}
 	s.NoteKept(presences, string(schema.Models)+"/")
 	ends, err := conn.Store.Reader.Ends(ctx, conn.Layout.Document(instance.Key{Role: schema.Models}))
 	if err != nil {
@@ -223,13 +215,7 @@ func list(ctx context.Context, s *session.Session, conn *session.Conn) error {
 			table.AppendRow([]any{r.Name, t.Target, t.Weight, count, share, t.Prefill, t.Decode, r.Sticky, cmp.Or(instance.JoinReasons(text, end), "-")})
 		}
 	}
-	switch {
-	case s.Out.Structured():
-		return s.Out.Write(map[string]any{"routes": routes, "counted_by": proxies})
-	case len(routes) == 0:
-		return s.Out.Println("No model routes. Add one with: pdctl model route NAME=MODEL")
-	}
-	return s.Out.Println(table.Render())
+	return s.Out.List(map[string]any{"routes": routes, "counted_by": proxies}, table, "No model routes. Add one with: pdctl model route NAME=MODEL")
 }
 
 // countRequests returns the requests that proxies have counted, by name of the route and target, and

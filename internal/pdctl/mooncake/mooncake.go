@@ -92,17 +92,11 @@ func listSegments(ctx context.Context, s *session.Session, conn *session.Conn, d
 		g.Go(func() error { x.markStale(ctx, dial && i < mostSegments, s.Timeout); return nil })
 	}
 	_ = g.Wait()
-	if s.Out.Structured() {
-		return s.Out.Write(map[string]any{"segments": list})
-	}
-	if len(list) == 0 {
-		return s.Out.Println("Mooncake keeps no segments in this etcd.")
-	}
 	t := output.NewTable("SEGMENT", "CLUSTER", "RPC", "INSTANCES", "STALE")
 	for _, x := range list {
 		t.AppendRow([]any{x.Name, cmp.Or(x.Cluster, "-"), cmp.Or(x.RPC, "-"), cmp.Or(strings.Join(x.Instances, ","), "-"), cmp.Or(x.Stale, "-")})
 	}
-	return s.Out.Println(t.Render())
+	return s.Out.List(map[string]any{"segments": list}, t, "Mooncake keeps no segments in this etcd.")
 }
 
 // readSegments returns the segments of all keys, sorted by cluster and name.
@@ -151,10 +145,7 @@ func rpcAddress(value []byte) string {
 	if json.Unmarshal(value, &meta) != nil || meta.Host == "" || meta.Port < 1 || meta.Port > 65535 {
 		return ""
 	}
-	address, err := instance.ParseAddress(net.JoinHostPort(meta.Host, strconv.Itoa(meta.Port)))
-	if err != nil {
-		return ""
-	}
+	address, _ := instance.ParseAddress(net.JoinHostPort(meta.Host, strconv.Itoa(meta.Port))) // "" with an error
 	return address
 }
 

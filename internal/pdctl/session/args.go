@@ -33,21 +33,19 @@ func CheckFor(limit time.Duration) error {
 
 // await returns the result of read, or an error if ctx ends first: a read of a terminal or pipe cannot
 // be cancelled, and signals only end the context.
-func await[T any](ctx context.Context, read func() (T, error)) (result T, err error) {
-	type pair struct {
-		result T
-		err    error
-	}
-	done := make(chan pair, 1)
+func await(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	var text []byte
+	var err error
+	done := make(chan struct{})
 	go func() {
-		result, err := read()
-		done <- pair{result, err}
+		text, err = read()
+		close(done)
 	}()
 	select {
-	case p := <-done:
-		return p.result, p.err
+	case <-done:
+		return text, err
 	case <-ctx.Done():
-		return result, errors.New("interrupted while reading stdin")
+		return nil, errors.New("interrupted while reading stdin")
 	}
 }
 

@@ -27,7 +27,7 @@ func (s *Session) Confirm(ctx context.Context, conn *Conn, keys []instance.Key) 
 	if s.yes || s.Dry.On {
 		return nil
 	}
-	seen, err := s.Seen(ctx, conn)
+	seen, _, err := s.Seen(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -59,8 +59,8 @@ func (s *Session) ask(ctx context.Context, effect string) error {
 	}
 	fmt.Fprintf(s.Out.Stderr, "%s. Continue? [y/N] ", effect)
 	// An end of input is a no, and so is an interrupt.
-	answer, _ := await(ctx, func() (string, error) { return bufio.NewReader(os.Stdin).ReadString('\n') })
-	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+	answer, _ := await(ctx, func() ([]byte, error) { return bufio.NewReader(os.Stdin).ReadBytes('\n') })
+	if a := strings.ToLower(strings.TrimSpace(string(answer))); a != "y" && a != "yes" {
 		return cli.Wrongf("%s; nothing was done", effect)
 	}
 	return nil

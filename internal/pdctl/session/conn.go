@@ -90,17 +90,17 @@ func (s *Session) CheckRevision(ctx context.Context, conn *Conn, revision int64)
 	return nil
 }
 
-// Seen returns the fleet as the proxies see it.
-func (s *Session) Seen(ctx context.Context, conn *Conn) (*instance.Snapshot, error) {
+// Seen returns the fleet as the proxies see it, and the proxies.
+func (s *Session) Seen(ctx context.Context, conn *Conn) (*instance.Snapshot, []lease.ProxyPresence, error) {
 	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
-		return nil, s.Hint(err)
+		return nil, nil, s.Hint(err)
 	}
 	proxies, err := conn.Store.Reader.Proxies(ctx)
 	if err != nil {
-		return nil, s.Hint(err)
+		return nil, nil, s.Hint(err)
 	}
-	return lease.Seen(snap, proxies), nil
+	return lease.Seen(snap, proxies), proxies, nil
 }
 
 // NoteKept prints a note if proxies use keys of a former etcd that the present one lacks. begin is the

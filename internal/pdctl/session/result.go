@@ -59,11 +59,7 @@ func (s *Session) Finish(results []Result) error {
 		}
 	}
 	if s.Out.Structured() {
-		all := map[string]any{"results": results}
-		if s.Dry.On {
-			all["dry_run"] = s.Dry.Planned()
-		}
-		if err := s.Out.Write(all); err != nil {
+		if err := s.WriteChange(map[string]any{"results": results}); err != nil {
 			return err
 		}
 	}
@@ -71,4 +67,12 @@ func (s *Session) Finish(results []Result) error {
 		return fmt.Errorf("%d of %d failed", failed, len(results))
 	}
 	return nil
+}
+
+// WriteChange prints the JSON form of a change, in a dry run with the writes recorded so far.
+func (s *Session) WriteChange(all map[string]any) error {
+	if s.Dry.On {
+		all["dry_run"] = s.Dry.Planned()
+	}
+	return s.Out.Write(all)
 }

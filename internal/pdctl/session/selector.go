@@ -82,7 +82,7 @@ func (s *Session) chosen(ctx context.Context, args []string, accept Accept) ([]i
 		return nil, err
 	}
 	defer c.Close()
-	snap, err := s.Seen(ctx, c)
+	snap, _, err := s.Seen(ctx, c)
 	if err != nil {
 		return nil, err
 	}
