@@ -48,14 +48,9 @@ func (c *contact) watchCreated(member uint64) {
 }
 
 // watchEnded notes that the watch ended.
-func (c *contact) watchEnded(end watchEnd) {
+func (c *contact) watchEnded(reason string, err error) {
 	c.following = false
-	c.w.note(func(s *Status) {
-		s.WatchEnds[end.reason]++
-		if end.err != nil {
-			s.LastError = end.err.Error()
-		}
-	})
+	c.w.note(func(s *Status) { s.WatchEnds[reason]++; s.LastError = err.Error() })
 }
 
 // checked applies the outcome of a check. before is the last revision known when it was sent.
@@ -166,8 +161,9 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 	// Without a schema key there is no proof that it is the same store, so a
 	// list without most of the static instances does not count as their removal.
 	if c.schema == 0 {
+		missing := c.missing(l)
 		for _, role := range instance.Roles() {
-			if c.missing(l)[role].statics.isMassLoss() {
+			if missing[group{role, true}].massLoss() {
 				return "most static instances are missing, and nothing proves that it is the same store"
 			}
 		}
@@ -175,35 +171,31 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 	return ""
 }
 
-// share is a number of missing keys out of a total.
-type share struct{ lost, all int }
+// group is the static or the leased instances of a role.
+type group struct {
+	role   instance.Role
+	static bool
+}
 
-// isMassLoss reports whether the missing part suggests an accident, like census.massLoss.
-func (s share) isMassLoss() bool { return s.lost >= 2 && 3*s.lost > s.all }
-
-// missing counts the good records of a role that a list lacks.
-type missing struct{ statics, leased share }
-
-func (c *contact) missing(l *etcd.Listing) map[instance.Role]missing {
+// missing counts the good records that are known, by whether a list has them.
+func (c *contact) missing(l *etcd.Listing) map[group]census {
 	there := make(map[schema.Name]bool, len(l.KVs))
 	for _, kv := range l.KVs {
 		there[c.table.layout.Parse(string(kv.Key))] = true
 	}
-	out := make(map[instance.Role]missing, 2)
+	out := make(map[group]census, 4)
 	for _, e := range c.table.order {
 		if e.Kind != schema.KindInstance || !e.good || (e.absent != nil && e.absent.kind != loaded) {
 			continue
 		}
-		m := out[e.Role]
-		s := &m.leased
-		if e.leased == 0 {
-			s = &m.statics
+		g := group{e.Role, e.leased == 0}
+		n := out[g]
+		if there[e.Name] {
+			n.present++
+		} else {
+			n.absent++
 		}
-		s.all++
-		if !there[e.Name] {
-			s.lost++
-		}
-		out[e.Role] = m
+		out[g] = n
 	}
 	return out
 }

@@ -37,12 +37,6 @@ const (
 	relistMoved    = "a member of etcd is silent, another answers"
 )
 
-// watchEnd is the reason why a watch ended.
-type watchEnd struct {
-	reason string
-	err    error
-}
-
 // follow lists, watches from the next revision, and repeats this whenever the watch ends, until
 // ctx ends. It sends everything that it receives to the owner.
 func (w *Watcher) follow(ctx context.Context) {
@@ -65,18 +59,18 @@ func (w *Watcher) follow(ctx context.Context) {
 			return
 		}
 		start := time.Now()
-		end := w.watch(ctx, got.Revision+1, creations)
+		reason, err := w.watch(ctx, got.Revision+1, creations)
 		if ctx.Err() != nil {
 			return
 		}
-		w.log.WithField("reason", end.reason).WithField("error", end.err).Debug("the watch ended, listing again")
-		if !w.send(ctx, func(o *owner) { o.watchEnded(end) }) {
+		w.log.WithField("reason", reason).WithField("error", err).Debug("the watch ended, listing again")
+		if !w.send(ctx, func(o *owner) { o.watchEnded(reason, err) }) {
 			return
 		}
 		if time.Since(start) > etcd.BackoffReset {
 			tries = 0
 		}
-		if end.reason == endAsked {
+		if reason == endAsked {
 			continue
 		}
 		if !etcd.BackOff(ctx, tries) {
@@ -107,9 +101,9 @@ func (w *Watcher) send(ctx context.Context, m message) bool {
 	}
 }
 
-// watch follows every change from revision on until the watch ends. The creation of the watch has a
+// watch follows every change from revision on until the watch ends, and returns the reason. The creation of the watch has a
 // separate deadline, since a stream can be opened on a hung member.
-func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Patience) watchEnd {
+func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Patience) (reason string, err error) {
 	wctx, cancel := etcd.WatchContext(ctx)
 	defer cancel()
 	start, limit := time.Now(), creations.Limit()
@@ -124,57 +118,56 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Pat
 	for {
 		select {
 		case <-ctx.Done():
-			return watchEnd{reason: endClosed, err: ctx.Err()}
+			return endClosed, ctx.Err()
 		case <-routine.C:
-			return watchEnd{reason: endAsked, err: errors.New(relistRoutine)}
+			return endAsked, errors.New(relistRoutine)
 		case <-w.progress:
 			// etcd answers only when the watch has delivered everything.
 			if err := w.cli.RequestProgress(wctx); err != nil {
 				w.log.WithField("error", err).Debug("cannot ask the watch for its progress")
 			}
 		case reason := <-w.relist:
-			return watchEnd{reason: endAsked, err: errors.New(reason)}
+			return endAsked, errors.New(reason)
 		case resp, ok := <-events:
 			if !ok {
 				if !created {
 					creations.Learn(time.Since(start), false)
-					return watchEnd{reason: endNotCreated, err: fmt.Errorf("etcd did not confirm the watch within %s", limit)}
+					return endNotCreated, fmt.Errorf("etcd did not confirm the watch within %s", limit)
 				}
-				return watchEnd{reason: endClosed, err: errors.New("the watch was closed")}
+				return endClosed, errors.New("the watch was closed")
 			}
 			if err := resp.Err(); err != nil {
-				return classify(err)
+				return classify(err), err
 			}
 			if resp.Created {
 				deadline.Stop()
 				created = true
 				creations.Learn(time.Since(start), true)
 				if !w.send(ctx, func(o *owner) { o.watchCreated(resp.Header.GetMemberId()) }) {
-					return watchEnd{reason: endClosed, err: ctx.Err()}
+					return endClosed, ctx.Err()
 				}
 				continue
 			}
 			if !w.send(ctx, func(o *owner) { o.apply(&resp) }) {
-				return watchEnd{reason: endClosed, err: ctx.Err()}
+				return endClosed, ctx.Err()
 			}
 		}
 	}
 }
 
-// classify returns the end of a watch by an error. An unknown error is only an end, too: it never
-// means that there is no key.
-func classify(err error) watchEnd {
-	end := watchEnd{reason: endCanceled, err: err}
+// classify returns the reason of a watch that ended with an error. An unknown error is only an end,
+// too: it never means that there is no key.
+func classify(err error) string {
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
-		end.reason = endCompacted
+		return endCompacted
 	case errors.Is(err, rpctypes.ErrNoLeader):
-		end.reason = endNoLeader
+		return endNoLeader
 	case status.Code(err) == codes.PermissionDenied, status.Code(err) == codes.Unauthenticated,
 		slices.ContainsFunc(authErrors(), func(e error) bool { return isReason(err, e) }):
-		end.reason = endAuth
+		return endAuth
 	}
-	return end
+	return endCanceled
 }
 
 // authErrors returns the errors of etcd about the token or the rights of a client.

@@ -17,11 +17,11 @@ import (
 type lost struct {
 	*contact
 
-	foreign      bool                   // the list that is being loaded is of another store than before
-	massLoss     map[instance.Role]bool // roles of which a suspiciously large part is missing in it
-	leaseQueries []leaseQuery           // not sent yet
-	order        int64                  // revision of the last order that was seen
-	writeBacks   []Kept                 // to be written back
+	foreign      bool             // the list that is being loaded is of another store than before
+	missed       map[group]census // what it has of the records that are known
+	leaseQueries []leaseQuery     // not sent yet
+	order        int64            // revision of the last order that was seen
+	writeBacks   []Kept           // to be written back
 }
 
 // removed reports whether an operator's removal exists, in etcd or kept from before.
@@ -61,7 +61,7 @@ func (l *lost) logLeft(e *entry) {
 // role.
 func (l *lost) unused(e *entry) bool {
 	if e.absent != nil && !e.absent.proven {
-		return !l.foreign && !l.massLoss[e.Role]
+		return !l.foreign && !l.missed[group{e.Role, false}].massLoss()
 	}
 	return e.in != nil && (e.in.View == instance.Rejected || e.in.View == instance.Elsewhere)
 }

@@ -21,7 +21,6 @@ type message func(*owner)
 // owner is the state of the goroutine that owns the membership. The types contact and lost hold
 // the state of etcd, and of the entries that etcd has lost.
 type owner struct {
-	*contact
 	*lost
 	facts *verify.Facts
 	ask   *probeScheduler
@@ -48,14 +47,12 @@ func newOwner(w *Watcher) *owner {
 		Pending:   make(map[instance.Key]verify.Wait),
 	}
 	table := newTable(w.o.Layout)
-	known := &contact{w: w, table: table}
 	o := &owner{
-		contact: known,
-		lost:    &lost{contact: known},
-		facts:   facts,
-		ask:     newProbeScheduler(w, table, facts),
-		timer:   time.NewTimer(time.Hour),
-		logged:  make(map[schema.Name]int64),
+		lost:   &lost{contact: &contact{w: w, table: table}},
+		facts:  facts,
+		ask:    newProbeScheduler(w, table, facts),
+		timer:  time.NewTimer(time.Hour),
+		logged: make(map[schema.Name]int64),
 	}
 	o.table.onKeyLost = o.onKeyLost
 	o.timer.Stop()
@@ -132,10 +129,7 @@ func (o *owner) load(l *etcd.Listing) {
 	}
 	why := o.otherStore(l)
 	o.foreign = why != ""
-	o.massLoss = make(map[instance.Role]bool, 2)
-	for role, m := range o.missing(l) {
-		o.massLoss[role] = m.leased.isMassLoss()
-	}
+	o.missed = o.missing(l)
 	if o.foreign {
 		o.w.log.WithField("revision", l.Revision).Warn("etcd is another store than before: " + why +
 			"; static instances, overrides and settings without a time limit of the former one stay active, and instances that answer are used")

@@ -44,11 +44,6 @@ type target struct {
 	liveness   bool            // a liveness probe of a known instance; all of them share one rate
 }
 
-type targetKey struct {
-	key     instance.Key
-	pending bool
-}
-
 // probeScheduler runs the goroutines that probe, one for each target, with a common bound
 // on the probes under way. Only the owner uses it.
 type probeScheduler struct {
@@ -57,7 +52,7 @@ type probeScheduler struct {
 	facts          *verify.Facts
 	slots          chan struct{}
 	wg             sync.WaitGroup
-	run            map[targetKey]probing
+	run            map[schema.Name]probing
 	livenessProbes atomic.Int64 // number of liveness probes in run
 }
 
@@ -67,7 +62,7 @@ type probing struct {
 }
 
 func newProbeScheduler(w *Watcher, t *table, facts *verify.Facts) *probeScheduler {
-	return &probeScheduler{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]probing)}
+	return &probeScheduler{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[schema.Name]probing)}
 }
 
 // stop ends all probes and waits for them.
@@ -81,7 +76,7 @@ func (a *probeScheduler) stop() {
 // update starts and ends probes, so that exactly the targets are probed. It does not wait for
 // probes that it ends: they are cancelled, and late results are dropped because they name an
 // outdated incarnation or revision.
-func (a *probeScheduler) update(ctx context.Context, want map[targetKey]target) {
+func (a *probeScheduler) update(ctx context.Context, want map[schema.Name]target) {
 	if a.w.o.Prober == nil {
 		return
 	}
@@ -90,7 +85,7 @@ func (a *probeScheduler) update(ctx context.Context, want map[targetKey]target) 
 			a.end(k)
 		}
 	}
-	var begin []targetKey
+	var begin []schema.Name
 	for k, t := range want {
 		if r, ok := a.run[k]; ok && r.generation == t.generation {
 			continue
@@ -113,7 +108,7 @@ func (a *probeScheduler) update(ctx context.Context, want map[targetKey]target) 
 }
 
 // end ends the probes of one target, if they run.
-func (a *probeScheduler) end(k targetKey) {
+func (a *probeScheduler) end(k schema.Name) {
 	r, ok := a.run[k]
 	if !ok {
 		return
@@ -240,11 +235,11 @@ func (a *probeScheduler) retarget(ctx context.Context) {
 }
 
 // targets returns the instances to probe.
-func (a *probeScheduler) targets() map[targetKey]target {
-	targets := map[targetKey]target{}
+func (a *probeScheduler) targets() map[schema.Name]target {
+	targets := map[schema.Name]target{}
 	for _, e := range a.table.order {
 		if t, ok := a.target(e); ok {
-			targets[targetKey{t.in.Key, t.pending}] = t
+			targets[schema.Name{Kind: e.Kind, Key: t.in.Key}] = t
 		}
 	}
 	return targets

@@ -227,14 +227,14 @@ func (s *simulated) check(t *testing.T) {
 	require.True(t, maps.Equal(s.table.leases, fresh.leases),
 		"keys by lease: %v, want %v", s.table.leases, fresh.leases)
 	// The running probes are those that targets returns for the whole table.
-	wanted, signs := map[targetKey]string{}, int64(0)
+	wanted, signs := map[schema.Name]string{}, int64(0)
 	for k, target := range s.ask.targets() {
 		wanted[k] = target.generation
 		if target.liveness {
 			signs++
 		}
 	}
-	running := map[targetKey]string{}
+	running := map[schema.Name]string{}
 	for k, r := range s.ask.run {
 		running[k] = r.generation
 	}

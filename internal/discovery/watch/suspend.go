@@ -90,8 +90,12 @@ func (s *suspension) openGate(requested int64) {
 	}
 }
 
-// wait implements Watcher.Fresh.
-func (s *suspension) wait(ctx context.Context, now time.Time) {
+// Fresh is called before instances are picked. It returns at once, unless this
+// process was suspended: then it waits for a list, for at most one second, or
+// until ctx ends. Without a suspension it makes two atomic loads. now is a recent
+// reading of the clock.
+func (w *Watcher) Fresh(ctx context.Context, now time.Time) {
+	s := &w.suspension
 	if s.gate.Load() == nil && gapSince(s.ran.Load(), now) < s.after {
 		return
 	}
@@ -107,12 +111,6 @@ func (s *suspension) wait(ctx context.Context, now time.Time) {
 	case <-ctx.Done():
 	}
 }
-
-// Fresh is called before instances are picked. It returns at once, unless this
-// process was suspended: then it waits for a list, for at most one second, or
-// until ctx ends. Without a suspension it makes two atomic loads. now is a recent
-// reading of the clock.
-func (w *Watcher) Fresh(ctx context.Context, now time.Time) { w.suspension.wait(ctx, now) }
 
 // ReceivedFrom returns the earliest time, not before since, at which data that is read now may have
 // arrived: it may have arrived during a pause of this process that has just ended.
