@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-	"unique"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -91,7 +90,6 @@ func DecodeRecord(k instance.Key, value []byte) (rec instance.Record, bare bool,
 	if err := FillRecord(k, &rec); err != nil {
 		return instance.Record{}, false, err
 	}
-	internStrings(&rec)
 	return rec, bare, nil
 }
 
@@ -181,30 +179,10 @@ func FillRecord(k instance.Key, rec *instance.Record) error {
 			return Rejectf("field \"address\" is %s but the key says port %s", canonical, portOf(k.Address))
 		}
 		rec.Address = canonical
-		if canonical == k.Address {
-			rec.Address = k.Address // share the string
-		}
 	}
 	rec.Scheme = cmp.Or(rec.Scheme, "http")
 	rec.State = cmp.Or(rec.State, instance.Ready)
 	return checkRecord(rec)
-}
-
-// internStrings interns the strings that many records have in common. A thousand instances have few
-// distinct ones, and the garbage collector visits every live string. The record must not be shared
-// yet.
-func internStrings(rec *instance.Record) {
-	words := []*string{
-		&rec.Scheme, (*string)(&rec.State), &rec.Cause, &rec.Connector, &rec.KVRole, &rec.TransferMode, &rec.Transfer, &rec.Version, &rec.Source,
-	}
-	for i := range rec.Models {
-		words = append(words, &rec.Models[i])
-	}
-	for _, w := range words {
-		if *w != "" {
-			*w = unique.Make(*w).Value()
-		}
-	}
 }
 
 // checkRecord checks the fields that do not depend on the key.

@@ -145,9 +145,7 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		e.problem = "the key has a bad address: " + err.Error()
 		return e
 	}
-	if e.Aliased = address != n.Address; !e.Aliased {
-		address = n.Address // share the string
-	}
+	e.Aliased = address != n.Address
 	e.Key = instance.Key{Role: n.Role, Address: address}
 	switch n.Kind {
 	case schema.KindInstance:
