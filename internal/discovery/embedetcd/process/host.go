@@ -130,9 +130,6 @@ func (h *Host) supervise(ctx context.Context, c *child) {
 			}
 			h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
 			h.log.WithField("reason", c.reason()).Error("embedded etcd has ended, serving the last membership and restarting it")
-			if trace := c.trace(); trace != "" {
-				h.log.Debug("stderr of etcd: " + trace)
-			}
 		}
 		if c = h.again(ctx, &pause); c == nil {
 			return
@@ -193,9 +190,6 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 		// Not killed at once: an interrupted start leaves files with which etcd cannot start.
 		c.close(stopLimit)
 		return nil, fmt.Errorf("start the embedded etcd: %w", context.Cause(ctx))
-	}
-	if trace := c.trace(); trace != "" {
-		h.log.Debug("stderr of etcd: " + trace)
 	}
 	if c.failure != nil && c.failure.Kind != "" {
 		return nil, c.failure

@@ -75,6 +75,9 @@ func (c *child) run(out io.Reader, started chan<- error) {
 	}
 	c.err = c.cmd.Wait()
 	_ = c.in.Close() // of a process that has ended
+	if trace := strings.TrimSpace(string(c.last.b)); trace != "" {
+		c.log.Debug("stderr of etcd: " + trace)
+	}
 	close(c.done)
 }
 
@@ -117,9 +120,6 @@ func (c *child) reason() string {
 	}
 	return "its process has ended"
 }
-
-// trace returns the beginning of the standard error of the process.
-func (c *child) trace() string { return strings.TrimSpace(string(c.last.b)) }
 
 // close ends the process, with force after limit, and waits for it.
 func (c *child) close(limit time.Duration) {
