@@ -37,6 +37,9 @@ const (
 	relistMoved    = "a member of etcd is silent, another answers"
 )
 
+// relistInterval is the mean time between two unconditional lists.
+const relistInterval = 10 * time.Minute
+
 // follow lists, watches from the next revision, and repeats this whenever the watch ends, until
 // ctx ends. It sends everything that it receives to the owner.
 func (w *Watcher) follow(ctx context.Context) {
@@ -110,7 +113,7 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Pat
 	deadline := time.AfterFunc(limit, cancel)
 	defer deadline.Stop()
 	created := false
-	routine := time.NewTimer(etcd.Jitter(w.o.RelistInterval)) // bounds the effect of an undetected fault
+	routine := time.NewTimer(etcd.Jitter(relistInterval)) // bounds the effect of an undetected fault
 	defer routine.Stop()
 	// Watch returns only once etcd has answered, or the context has ended.
 	events := w.cli.Watch(wctx, w.o.Layout.WatchStart(),

@@ -77,16 +77,10 @@ type Options struct {
 	// AuditInterval is the mean time between two comparisons of all keys with the events of the
 	// watch, default 15 s. A watch on a wiped store delivers neither events nor an error.
 	AuditInterval time.Duration
-	// RelistInterval is the mean time between two unconditional lists, default 10 min.
-	RelistInterval time.Duration
 	// OrphanGrace is how long an instance that lost its lease, and answers, is
 	// used while most of its role is registered, default 60 s. Otherwise it is used as
 	// long as it answers.
 	OrphanGrace time.Duration
-	// SuspendedAfter is the time without running after which this process counts as
-	// suspended, see Fresh. The default is half of the TTL of a presence, which is renewed
-	// every third of it: the presence must not end sooner.
-	SuspendedAfter time.Duration
 	// StateDir is the directory of the file that keeps the membership across restarts; ""
 	// writes none.
 	StateDir string
@@ -179,9 +173,7 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 	o.WaitingInterval = cmp.Or(o.WaitingInterval, 2*time.Second)
 	o.CheckInterval = cmp.Or(o.CheckInterval, 5*time.Second)
 	o.AuditInterval = cmp.Or(o.AuditInterval, 15*time.Second)
-	o.RelistInterval = cmp.Or(o.RelistInterval, 10*time.Minute)
 	o.OrphanGrace = cmp.Or(o.OrphanGrace, time.Minute)
-	o.SuspendedAfter = cmp.Or(o.SuspendedAfter, schema.DefaultTTL/2)
 	o.StateAge = cmp.Or(o.StateAge, 24*time.Hour)
 	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, 3*time.Second)
 	w := &Watcher{
@@ -194,7 +186,8 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 		status:   Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
 	w.saver = w.newSaver()
-	w.suspension.after, w.suspension.found = o.SuspendedAfter, w.resumed
+	// A presence is renewed every third of its TTL, and must not end before a suspension is noticed.
+	w.suspension.after, w.suspension.found = schema.DefaultTTL/2, w.resumed
 	w.snapshot.Store(instance.NewSnapshot(0, nil))
 	return w
 }
