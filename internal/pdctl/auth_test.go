@@ -144,7 +144,7 @@ func TestUsers_ProgramsWork(t *testing.T) {
 	assert.NoError(t, store.New(proxy, layout, "proxy p").EnsureSchema(ctx))
 	presence := lease.NewPresence(proxy, lease.PresenceOptions{
 		Layout: layout, ID: "p", Address: "10.0.0.9:8000", Version: "test", Log: log,
-		Applied: func() int64 { return watcher.Status().Applied },
+		Applied: func() int64 { return watcher.Status().Applied }, Report: func() (r lease.Report) { return r },
 		Load: &loaddigest.Source{
 			Applied: func() int64 { return watcher.Status().Applied }, Changed: func() <-chan struct{} { return watcher.Snapshot().Changed() },
 			InFlight:   func() []schema.LoadEntry { return nil },

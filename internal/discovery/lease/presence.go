@@ -62,7 +62,7 @@ func (p *ProxyPresence) BaseURL() (string, error) {
 	return base, nil
 }
 
-// PresenceOptions configure a Presence. Layout and ID have to be set.
+// PresenceOptions configure a Presence. Layout, ID, Applied and Report have to be set.
 type PresenceOptions struct {
 	Layout  schema.Layout
 	ID      string
@@ -70,11 +70,11 @@ type PresenceOptions struct {
 	// AdminURL is as in ProxyPresence.
 	AdminURL string
 	Version  string
-	// Applied returns the watcher's Status().Applied; nil: always 0.
+	// Applied returns the watcher's Status().Applied.
 	Applied func() int64
 	// Connector is as in ProxyPresence.
 	Connector string
-	// Report returns the report to publish; nil: an empty one.
+	// Report returns the report to publish.
 	Report func() Report
 	// Load is the source of the load digest, which has a separate key under the same lease; nil: no
 	// digest is published.
@@ -101,12 +101,6 @@ func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 	o.TTL = cmp.Or(o.TTL, schema.DefaultTTL)
 	o.Interval = cmp.Or(o.Interval, time.Second)
 	o.LoadInterval = cmp.Or(o.LoadInterval, o.Interval)
-	if o.Report == nil {
-		o.Report = func() Report { return Report{} }
-	}
-	if o.Applied == nil {
-		o.Applied = func() int64 { return 0 }
-	}
 	return &Presence{cli: cli, o: o, log: etcd.LogOrDiscard(o.Log), keeper: newLeaseKeeper(cli, o.TTL)}
 }
 

@@ -33,6 +33,7 @@ func TestPresence(t *testing.T) {
 	p := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: "p1", Address: "127.0.0.1:8000", Version: "1", TTL: members.TTL, Interval: 10 * time.Millisecond,
 		Applied: func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
+		Report:  func() (r lease.Report) { return r },
 	})
 	stop := background.Start(t.Context(), p.Run)
 	list := func(check func([]lease.ProxyPresence) error) {
@@ -92,6 +93,7 @@ func TestPresence_Findings(t *testing.T) {
 	unverified := map[string]string{}
 	p := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond, Connector: "nixl",
+		Applied: func() int64 { return 0 },
 		Report: func() lease.Report {
 			mu.Lock()
 			defer mu.Unlock()
@@ -131,6 +133,7 @@ func TestPresence_Notices(t *testing.T) {
 	name.Store("a")
 	p := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: "p1", TTL: time.Hour, Interval: 5 * time.Millisecond,
+		Applied: func() int64 { return 0 },
 		Report: func() lease.Report {
 			n := asked.Add(1)
 			return lease.Report{
@@ -178,6 +181,7 @@ func TestPresenceOfLargeFleet(t *testing.T) {
 	}
 	p := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond,
+		Applied: func() int64 { return 0 },
 		Report: func() (r lease.Report) {
 			r.Instances, r.LeftOut = lease.NewInstanceReports(instance.NewSnapshot(1, all), func(instance.Key) instance.Opinion { return instance.Opinion{} })
 			return r

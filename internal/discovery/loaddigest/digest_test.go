@@ -46,6 +46,7 @@ func publishing(t *testing.T, cli *clientv3.Client, id string, ttl, interval tim
 	p := &proxy{changed: make(chan struct{})}
 	presence := lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: members.Layout(t), ID: id, TTL: ttl, Interval: interval,
+		Applied: func() int64 { return 0 }, Report: func() (r lease.Report) { return r },
 		Load: &loaddigest.Source{
 			Applied: func() int64 { p.mu.Lock(); defer p.mu.Unlock(); return p.applied },
 			InFlight: func() []schema.LoadEntry {

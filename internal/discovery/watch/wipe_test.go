@@ -218,7 +218,7 @@ func TestKeptIntent_NotReplaced(t *testing.T) {
 	o.Writer = st.Watch
 	w := members.Watch(t, cli, o)
 	members.WaitState(t, w, watch.Live)
-	p := lease.NewPresence(cli, lease.PresenceOptions{Layout: l, ID: "p1", Interval: 5 * time.Millisecond, Report: func() lease.Report {
+	p := lease.NewPresence(cli, lease.PresenceOptions{Layout: l, ID: "p1", Interval: 5 * time.Millisecond, Applied: func() int64 { return 0 }, Report: func() lease.Report {
 		return lease.Report{Kept: lease.KeptKeys(w.Status().Kept)}
 	}})
 	defer background.Start(t.Context(), p.Run)()
