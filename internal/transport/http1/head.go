@@ -78,26 +78,6 @@ type Head struct {
 	Header http.Header
 }
 
-// add evaluates a field that decides where the body ends or whether the connection persists. Length
-// must be -1 before the first call. http10 is true for an HTTP/1.0 message, which cannot be chunked.
-func (h *Head) add(name, value []byte, http10 bool) error {
-	switch len(name) {
-	case len("Content-Length"):
-		if equalFold(name, "content-length") {
-			return h.addLength(value)
-		}
-	case len("Transfer-Encoding"):
-		if equalFold(name, "transfer-encoding") {
-			return h.addEncoding(value, http10)
-		}
-	case len("Connection"):
-		if equalFold(name, "connection") {
-			h.addConnection(value)
-		}
-	}
-	return nil
-}
-
 // addLength refuses a second Content-Length, even an equal one.
 func (h *Head) addLength(value []byte) error {
 	n, ok := parseLength(value)
@@ -111,6 +91,7 @@ func (h *Head) addLength(value []byte) error {
 	return nil
 }
 
+// addEncoding accepts chunked only, and not in an HTTP/1.0 message.
 func (h *Head) addEncoding(value []byte, http10 bool) error {
 	switch {
 	case h.Length >= 0:
@@ -153,9 +134,6 @@ func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 		if name, value, rest, err = nextField(rest); err != nil {
 			return Head{}, span{}, err
 		}
-		if err = h.add(name, value, http10); err != nil {
-			return Head{}, span{}, err
-		}
 		canonicalize(name)
 		from := at + len(name) + 1
 		for from < len(text) && isBlank(text[from]) {
@@ -164,10 +142,17 @@ func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 		v := newSpan(from, from+len(value))
 		switch string(name) {
 		case "Content-Length":
-			digits = v
+			digits, err = v, h.addLength(value)
 		case "Transfer-Encoding":
+			err = h.addEncoding(value, http10)
+		case "Connection":
+			h.addConnection(value)
+			fallthrough
 		default:
 			spans = append(spans, newSpan(at, at+len(name)), v)
+		}
+		if err != nil {
+			return Head{}, span{}, err
 		}
 	}
 	if lines > maxFields {

@@ -66,17 +66,9 @@ func (r *Request) size() int64 {
 // isConnectionHeader reports whether a header is about the connection or the framing,
 // which this client sets itself.
 func isConnectionHeader(name string) bool {
-	switch len(name) {
-	case 4:
-		return strings.EqualFold(name, "Host")
-	case 7:
-		return strings.EqualFold(name, "Trailer") || strings.EqualFold(name, "Upgrade")
-	case 10:
-		return strings.EqualFold(name, "Connection")
-	case 14:
-		return strings.EqualFold(name, "Content-Length")
-	case 17:
-		return strings.EqualFold(name, "Transfer-Encoding")
+	switch http.CanonicalHeaderKey(name) {
+	case "Host", "Trailer", "Upgrade", "Connection", "Content-Length", "Transfer-Encoding":
+		return true
 	}
 	return false
 }
