@@ -162,12 +162,7 @@ func (o *order) next(now time.Time) *Request {
 
 // higher reports whether a request of a higher class waits.
 func (o *order) higher(c Class) bool {
-	for h := range c {
-		if o.length[h] > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.length[:c], func(n int) bool { return n > 0 })
 }
 
 // serves reports whether requests of these classes have been dispatched and have not ended.

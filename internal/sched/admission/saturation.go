@@ -51,7 +51,6 @@ type plan struct {
 	prefill, decode []stage
 	known           []stage        // decode, and other engines with known slots that have requests in flight
 	rates           estimate.Rates // of the model
-	miss            float64        // share of prompt tokens that are not cached
 	held            float64        // KV cache in use for each token of Load.Held
 	target          float64        // seconds of work that may wait at each prefill engine
 	share           float64        // this proxy's part of the engines' capacity
@@ -224,7 +223,7 @@ func (p *plan) full() bool {
 // newPlan reads the known state of the engines of a queue.
 func (o *Options) newPlan(m *queue, now time.Time, last *plan) *plan {
 	prefill, decode := o.Engines(m.model, m.labels)
-	p := &plan{at: now, rates: o.Rates(m.model, ""), miss: 1, held: 1, target: step.Seconds(), share: 1, byLoad: 1, tpot: o.TPOT.Seconds()}
+	p := &plan{at: now, rates: o.Rates(m.model, ""), held: 1, target: step.Seconds(), share: 1, byLoad: 1, tpot: o.TPOT.Seconds()}
 	if last != nil {
 		p.held = last.held
 	}

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -76,14 +77,9 @@ func (m *queue) status() (s instance.ListedQueue, listed bool) {
 			}
 		}
 	}
-	for len(s.Keys) > maxListedKeys {
-		least := ""
-		for name, n := range s.Keys {
-			if least == "" || n < s.Keys[least] {
-				least = name
-			}
-		}
-		delete(s.Keys, least)
+	names := slices.SortedFunc(maps.Keys(s.Keys), func(a, b string) int { return s.Keys[b] - s.Keys[a] })
+	for _, name := range names[min(len(names), maxListedKeys):] {
+		delete(s.Keys, name)
 	}
 	return s, true
 }

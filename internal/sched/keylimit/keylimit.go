@@ -58,7 +58,6 @@ type Published = map[string][]int64
 
 // key is one key with limits.
 type key struct {
-	name   string
 	limits instance.KeyLimits
 
 	mu       sync.Mutex // guards the fields below
@@ -143,7 +142,7 @@ func (t *Table) share(keys map[string]*key, limits map[string]instance.KeyLimits
 		}
 		k.mu.Lock()
 		if l, ok := limits[name]; ok {
-			k.name, k.limits, k.limit = name, l, amountsOf(l)
+			k.limits, k.limit = l, amountsOf(l)
 		}
 		if at < 0 { // its last digest, if any, does not have this key
 			own := k.demands(now)
