@@ -55,7 +55,5 @@ type Batch struct {
 }
 
 func (b *Batch) reset() {
-	b.Time, b.Rank, b.Bad = 0, Absent, 0
-	b.Events = b.Events[:0]
-	b.hashes, b.tokens, b.extra = b.hashes[:0], b.tokens[:0], b.extra[:0]
+	*b = Batch{Rank: Absent, Events: b.Events[:0], hashes: b.hashes[:0], tokens: b.tokens[:0], extra: b.extra[:0]}
 }

@@ -23,15 +23,7 @@ var errType = errors.New("unexpected type")
 // skipped.
 func Decode(payload []byte, b *Batch) error {
 	b.reset()
-	if err := b.read(payload); err != nil {
-		b.reset()
-		return fmt.Errorf("%w: %w", ErrBatch, err)
-	}
-	return nil
-}
-
-func (b *Batch) read(p []byte) error {
-	return eachPart(p, func(name string, p []byte) (err error) {
+	err := eachPart(payload, func(name string, p []byte) (err error) {
 		switch name {
 		case "ts":
 			b.Time, err = readFloat(p)
@@ -42,6 +34,11 @@ func (b *Batch) read(p []byte) error {
 		}
 		return err
 	})
+	if err != nil {
+		b.reset()
+		return fmt.Errorf("%w: %w", ErrBatch, err)
+	}
+	return nil
 }
 
 // eachPart calls f with each part of a batch, in either of its forms.
