@@ -337,7 +337,7 @@ func (a *Answer) Complete(events []byte) {
 	a.lost = nil
 	a.StopKeepAlive()
 	if a.Model != nil {
-		events = a.Model.Events(events)
+		events = RewriteEvents(a.Model, events)
 	}
 	a.noteEvents(events)
 	if a.write(append(a.continuedComment(), events...)) {
@@ -356,12 +356,31 @@ type Continuation interface {
 	Continues(f *leg.Failure) bool
 }
 
-// Rewriter rewrites a response for the client. It may return the same bytes.
+// Rewriter rewrites a response for the client.
 type Rewriter interface {
-	// Whole rewrites a response without a stream.
-	Whole(body []byte) []byte
-	// Events rewrites one or more complete server-sent events.
-	Events(batch []byte) []byte
+	// Affects is a fast check whether Rewrite may change a response, or one or more complete server-sent events.
+	Affects(b []byte) bool
+	// Rewrite rewrites a response without a stream, or one event. It may return the same bytes.
+	Rewrite(b []byte) []byte
+}
+
+// RewriteEvents applies a Rewriter to complete server-sent events.
+func RewriteEvents(r Rewriter, batch []byte) []byte {
+	if !r.Affects(batch) {
+		return batch
+	}
+	out := make([]byte, 0, len(batch)+8)
+	for {
+		event, rest, ok := sse.NextEvent(batch)
+		if !ok {
+			return append(out, batch...)
+		}
+		if r.Affects(event) {
+			event = r.Rewrite(event)
+		}
+		out = append(out, event...)
+		batch = rest
+	}
 }
 
 // Source is an engine's answer and how it is relayed.

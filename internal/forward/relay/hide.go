@@ -10,18 +10,10 @@ import (
 // completions; TestDecodeTransferParams_Hidden).
 type HideTransferParams openai.Kind
 
-// Whole implements Rewriter.
-func (k HideTransferParams) Whole(body []byte) []byte {
-	if !response.MayHaveTransferParams(body) {
-		return body
-	}
-	return response.HideTransferParams(openai.Kind(k), body)
-}
+// Affects implements Rewriter.
+func (HideTransferParams) Affects(b []byte) bool { return response.MayHaveTransferParams(b) }
 
-// Events implements Rewriter.
-func (k HideTransferParams) Events(batch []byte) []byte {
-	if !response.MayHaveTransferParams(batch) {
-		return batch
-	}
-	return eachEvent(batch, k.Whole)
+// Rewrite implements Rewriter.
+func (k HideTransferParams) Rewrite(b []byte) []byte {
+	return response.HideTransferParams(openai.Kind(k), b)
 }

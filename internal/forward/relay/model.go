@@ -14,28 +14,23 @@ type ModelName struct {
 	Name string // as JSON
 }
 
-// Whole implements Rewriter.
-func (m *ModelName) Whole(body []byte) []byte {
-	at := m.find(body)
-	if at.End == 0 {
-		return body
-	}
-	return jsonscan.Replaced(body, at.Value, at.End, []byte(m.Name))
-}
+// Affects implements Rewriter.
+func (*ModelName) Affects(b []byte) bool { return bytes.Contains(b, []byte(`"model"`)) }
 
-// Events implements Rewriter.
-func (m *ModelName) Events(batch []byte) []byte {
-	if !bytes.Contains(batch, []byte(`"model"`)) {
-		return batch
+// Rewrite implements Rewriter.
+func (m *ModelName) Rewrite(b []byte) []byte {
+	at := m.find(b)
+	if at.End == 0 {
+		return b
 	}
-	return eachEvent(batch, m.Whole)
+	return jsonscan.Replaced(b, at.Value, at.End, []byte(m.Name))
 }
 
 // find returns the model of an answer or of an event. Some events of /v1/responses and
 // /v1/messages have it inside the answer that they carry.
 func (m *ModelName) find(b []byte) (at jsonscan.Member) {
 	open := bytes.IndexByte(b, '{') // after "data: " in an event
-	if open < 0 || !bytes.Contains(b, []byte(`"model"`)) {
+	if open < 0 {
 		return at
 	}
 	s := jsonscan.Scanner{Text: b}

@@ -24,10 +24,10 @@ func TestModelName(t *testing.T) {
 		{openai.Other, "data: [DONE]\n\n", "data: [DONE]\n\n"},
 	} {
 		m := &relay.ModelName{Kind: c.kind, Name: `"x"`}
-		if got := string(m.Whole([]byte(c.in))); got != c.wants {
+		if got := string(m.Rewrite([]byte(c.in))); got != c.wants {
 			t.Errorf("whole: %s, want %s", got, c.wants)
 		}
-		if got := string(m.Events([]byte(c.in))); c.in[len(c.in)-1] == '\n' && got != c.wants {
+		if got := string(relay.RewriteEvents(m, []byte(c.in))); c.in[len(c.in)-1] == '\n' && got != c.wants {
 			t.Errorf("events: %s, want %s", got, c.wants)
 		}
 	}

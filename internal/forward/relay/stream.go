@@ -397,7 +397,7 @@ func (a *Answer) pass(s *Source, e *events, events []byte) ([]byte, error) {
 		}
 	}
 	for _, r := range s.Rewriters {
-		events = r.Events(events)
+		events = RewriteEvents(r, events)
 	}
 	if a.lost != nil {
 		a.lost = nil

@@ -7,7 +7,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
-	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 // Usage puts the prefill instance's numbers about its cache into the answer: a decode
@@ -59,35 +58,15 @@ func (u *Usage) Prefilled(answer []byte) {
 	}
 }
 
-// Whole implements Rewriter.
-func (u *Usage) Whole(body []byte) []byte {
-	if !response.HasCachedTokens(u.Kind, body) {
-		return body
-	}
-	cached := u.await()
-	if cached == nil {
-		return body
-	}
-	return response.SetCachedTokens(u.Kind, body, *cached)
+// Affects implements Rewriter.
+func (u *Usage) Affects(b []byte) bool {
+	return response.HasCachedTokens(u.Kind, b) && u.await() != nil
 }
 
-// Events implements Rewriter.
-func (u *Usage) Events(batch []byte) []byte {
-	if !response.HasCachedTokens(u.Kind, batch) || u.await() == nil {
-		return batch
+// Rewrite implements Rewriter.
+func (u *Usage) Rewrite(b []byte) []byte {
+	if cached := u.await(); cached != nil { // the other leg may delete the numbers
+		return response.SetCachedTokens(u.Kind, b, *cached)
 	}
-	return eachEvent(batch, u.Whole)
-}
-
-// eachEvent applies change to every event of a batch.
-func eachEvent(batch []byte, change func([]byte) []byte) []byte {
-	out := make([]byte, 0, len(batch)+8)
-	for {
-		event, rest, ok := sse.NextEvent(batch)
-		if !ok {
-			return append(out, batch...)
-		}
-		out = append(out, change(event)...)
-		batch = rest
-	}
+	return b
 }

@@ -17,7 +17,7 @@ func TestUsageWaitsOnce(t *testing.T) {
 		u := Usage{PrefillDone: make(chan struct{})}
 		begun := time.Now() // by the bubble's clock, which advances while all goroutines wait
 		for range 5 {
-			if got := string(u.Events([]byte(usageEvent))); got != usageEvent {
+			if got := string(RewriteEvents(&u, []byte(usageEvent))); got != usageEvent {
 				t.Errorf("%q", got)
 			}
 		}
@@ -25,10 +25,10 @@ func TestUsageWaitsOnce(t *testing.T) {
 			t.Errorf("it waited for %v", waited)
 		}
 		u.Prefilled([]byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":4}}}`))
-		if got := string(u.Events([]byte(usageEvent))); !strings.Contains(got, `"cached_tokens":4`) {
+		if got := string(RewriteEvents(&u, []byte(usageEvent))); !strings.Contains(got, `"cached_tokens":4`) {
 			t.Errorf("%q", got)
 		}
-		if u.Prefilled(nil); string(u.Events([]byte(usageEvent))) != usageEvent {
+		if u.Prefilled(nil); string(RewriteEvents(&u, []byte(usageEvent))) != usageEvent {
 			t.Error("usage was reset, and is still reported")
 		}
 	})

@@ -60,7 +60,9 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	if !more {
 		a.noteWhole(body)
 		for _, r := range s.Rewriters {
-			body = r.Whole(body) // a copy, if it changes: not counted as memory of bodies
+			if r.Affects(body) {
+				body = r.Rewrite(body) // a copy, if it changes: not counted as memory of bodies
+			}
 		}
 		length = int64(len(body))
 	}
