@@ -294,8 +294,8 @@ func TestSilentEngine(t *testing.T) {
 				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/health"})
 				_, done := waitingLeg(t, r, role, q)
 				r.checkWhole(q, <-done)
-				if e, ok := r.tracker.Ejected(key(role, s)); !ok || !e.Hard || !strings.Contains(e.Reason, "silent") {
-					t.Fatalf("ejection %+v, %v", e, ok)
+				if e, ok := r.tracker.Ejected(key(role, s)); !ok || !r.tracker.Unreachable(key(role, s)) || !strings.Contains(e, "silent") {
+					t.Fatalf("ejection %s, %v", e, ok)
 				}
 				s.ClearFaults()
 				eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })

@@ -77,7 +77,7 @@ func (t *Tracker) watchProgress(in *instance.Instance) {
 	if _, watched := t.cores.watched.LoadOrStore(in.Address, true); watched {
 		return
 	}
-	t.probes.work.Go(func() {
+	t.work.Go(func() {
 		defer t.cores.watched.Delete(in.Address)
 		w := &progressWatch{t: t, in: in, peers: map[*instance.Instance]*trial{}, received: map[instance.Key]uint64{}}
 		w.run()
@@ -86,7 +86,7 @@ func (t *Tracker) watchProgress(in *instance.Instance) {
 
 // run watches until the instance makes progress, or is ejected by this watch or otherwise.
 func (w *progressWatch) run() {
-	ctx := w.t.probes.ctx
+	ctx := w.t.ctx
 	// The last reading may be older than the last progress: only changes from now on count.
 	w.read()
 	select {
@@ -125,9 +125,9 @@ func (w *progressWatch) read() {
 	}
 	done := make(chan struct{})
 	w.reading, w.readAt = done, time.Now()
-	w.t.probes.work.Go(func() {
+	w.t.work.Go(func() {
 		defer close(done)
-		w.t.opts.Read(w.t.probes.ctx, w.in)
+		w.t.opts.Read(w.t.ctx, w.in)
 	})
 }
 
@@ -174,7 +174,7 @@ func (w *progressWatch) tryOwn(now time.Time) (answered bool) {
 		return false
 	}
 	if w.own == nil {
-		w.t.probes.work.Go(func() { w.t.CheckSuspended(w.t.probes.ctx, w.in) })
+		w.t.work.Go(func() { w.t.CheckSuspended(w.t.ctx, w.in) })
 	}
 	w.own = w.renew(w.own, w.in, now)
 	switch {

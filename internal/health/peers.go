@@ -38,11 +38,6 @@ type peerAnswer struct {
 	err  error
 }
 
-// limit returns how long the instance may be silent, given the response times of the peers.
-func (p *peers) limit() time.Duration {
-	return max(p.least, min(peerFactor*p.quickest, longestLimit))
-}
-
 // probe probes some of the peers.
 func (p *peers) probe(now time.Time) {
 	list, least := p.sample()
@@ -51,8 +46,8 @@ func (p *peers) probe(now time.Time) {
 	for _, peer := range list {
 		p.probed[peer.Key] = p.t.opts.Received(peer.Key)
 		p.pending++
-		p.t.probes.work.Go(func() {
-			err := p.t.probes.probe(peer)
+		p.t.work.Go(func() {
+			err := p.t.probe(peer)
 			p.answers <- peerAnswer{time.Since(now), err}
 		})
 	}

@@ -21,23 +21,7 @@ type Records struct {
 
 	mu        sync.RWMutex       // guards the fields below and those of each record; never held across a probe
 	byAddress map[string]*record // an engine in both roles has one
-	closed    bool               // no instance is ejected any more
-}
-
-// close prevents later reports from having an effect.
-func (rs *Records) close() {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	rs.closed = true
-}
-
-// Ejection describes why an instance is not picked.
-type Ejection struct {
-	// Reason begins with "hung:" for an instance whose core makes no progress.
-	Reason string
-	// Hard reports that no connection to it could be made, that it was silent or hung, or that
-	// it has failed a trial.
-	Hard bool
+	closed    bool               // later reports have no effect
 }
 
 // Trouble reports whether any instance has a record.
@@ -123,13 +107,13 @@ func (rs *Records) Share(k instance.Key) float64 {
 	}
 }
 
-// Ejected returns the ejection of an instance, if there is one.
-func (rs *Records) Ejected(k instance.Key) (Ejection, bool) {
-	r := rs.read(k)
-	if !r.ejected {
-		return Ejection{}, false
+// Ejected returns why an instance is ejected, if it is. The reason begins with "hung:" for an instance
+// whose core makes no progress.
+func (rs *Records) Ejected(k instance.Key) (reason string, ejected bool) {
+	if r := rs.read(k); r.ejected {
+		return r.reason, true
 	}
-	return Ejection{Reason: r.reason, Hard: r.hard}, true
+	return "", false
 }
 
 // SilentFor returns how long an instance has not answered its probes; 0 if it is not probed, or

@@ -30,7 +30,7 @@ func (rc *recovery) run() {
 		}
 		began := time.Now()
 		switch {
-		case t.probes.probe(in) != nil:
+		case t.probe(in) != nil:
 			pause = min(2*pause, t.opts.MaxProbeInterval)
 			next = pause/2 + rand.N(pause/2+1)
 			continue
@@ -76,7 +76,7 @@ func (rc *recovery) wait(d time.Duration, done <-chan struct{}) (*instance.Insta
 			return in, true
 		}
 		select {
-		case <-rc.t.probes.ctx.Done():
+		case <-rc.t.ctx.Done():
 			return nil, false
 		case <-snap.Changed():
 		case <-timer.C:
@@ -97,7 +97,7 @@ func (rc *recovery) state() record {
 // read reads the metrics of the engine, and returns the time at which it was done.
 func (rc *recovery) read(in *instance.Instance) time.Time {
 	if rc.t.opts.Read != nil {
-		rc.t.opts.Read(rc.t.probes.ctx, in)
+		rc.t.opts.Read(rc.t.ctx, in)
 	}
 	return time.Now()
 }

@@ -27,6 +27,9 @@ const (
 	// to longestLimit, is another least limit.
 	historyFactor = 2
 	longestLimit  = 10 * time.Second
+	// complainEvery is the least time between two log entries about probes that could not be sent:
+	// the reason holds for all instances, and they are probed each second.
+	complainEvery = 10 * time.Second
 )
 
 // Suspect checks an instance that keeps requests waiting without a byte of an answer. It probes the
@@ -47,8 +50,11 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 		return
 	}
 	r.suspected, r.silentSince = true, time.Now()
-	w := t.newWatch(in, r)
-	t.probes.work.Go(func() {
+	w := &silenceWatch{
+		t: t, in: in, record: r, since: r.silentSince, received: t.opts.Received(in.Key), probed: make(chan error, 1),
+		peers: peers{t: t, of: in, probed: map[instance.Key]uint64{}, answers: make(chan peerAnswer, maxPeers)},
+	}
+	t.work.Go(func() {
 		v, why := w.run()
 		t.conclude(w, v, why)
 	})
@@ -58,7 +64,9 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	in, r := w.in, w.record
 	if v == notSent {
-		t.probes.complain(in.Key, why)
+		t.complaints.Do(func() {
+			t.opts.Log.WithError(errors.New(why)).WithField("instance", in.Key.String()).Warn("a silent instance could not be probed")
+		})
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -105,13 +113,6 @@ type silenceWatch struct {
 	logged    bool // it was logged that no peer answers
 }
 
-func (t *Tracker) newWatch(in *instance.Instance, r *record) *silenceWatch {
-	return &silenceWatch{
-		t: t, in: in, record: r, since: r.silentSince, received: t.opts.Received(in.Key), probed: make(chan error, 1),
-		peers: peers{t: t, of: in, probed: map[instance.Key]uint64{}, answers: make(chan peerAnswer, maxPeers)},
-	}
-}
-
 // run probes the instance and some of its peers repeatedly, and checks the results at every
 // checkInterval.
 func (w *silenceWatch) run() (verdict, string) {
@@ -122,7 +123,7 @@ func (w *silenceWatch) run() (verdict, string) {
 	last := time.Now()
 	for {
 		select {
-		case <-w.t.probes.ctx.Done():
+		case <-w.t.ctx.Done():
 			return undecided, ""
 		case err := <-w.probed:
 			if v, why, done := w.answered(err); done {
@@ -153,7 +154,7 @@ func (w *silenceWatch) excludeTime(by time.Duration) {
 }
 
 func (w *silenceWatch) probe() {
-	w.t.probes.work.Go(func() { w.probed <- w.t.probes.probe(w.in) })
+	w.t.work.Go(func() { w.probed <- w.t.probe(w.in) })
 }
 
 // answered handles the end of a probe of the instance itself.
@@ -161,7 +162,7 @@ func (w *silenceWatch) answered(err error) (verdict, string, bool) {
 	switch {
 	case err == nil:
 		return alive, "", true
-	case w.t.probes.ctx.Err() != nil:
+	case w.t.ctx.Err() != nil:
 		return undecided, "", true
 	case errors.Is(err, ErrNotSent):
 		return notSent, err.Error(), true
@@ -204,6 +205,6 @@ func (w *silenceWatch) check(now time.Time) (verdict, string, bool) {
 
 // limit returns how long the instance may be silent while peers answer.
 func (w *silenceWatch) limit() time.Duration {
-	own := min(historyFactor*w.t.history.slowest(w.in.Address), longestLimit)
-	return max(w.t.opts.SilenceLimit, w.peers.limit(), own)
+	own, peers := historyFactor*w.t.history.slowest(w.in.Address), peerFactor*w.peers.quickest
+	return max(w.t.opts.SilenceLimit, w.peers.least, min(max(own, peers), longestLimit))
 }

@@ -42,7 +42,7 @@ func (t *Tracker) ProbeStatic(ctx context.Context) {
 			}
 			work.Go(func() {
 				defer func() { <-slots }()
-				if t.probes.probe(in) != nil && ctx.Err() == nil {
+				if t.probe(in) != nil && ctx.Err() == nil {
 					t.Suspect(in)
 				}
 			})

@@ -42,8 +42,8 @@ func TestProbeStatic(t *testing.T) {
 				eng.answer(errDead)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
-				if e, ok := tr.Ejected(in.Key); ok != tc.probed || ok && (!e.Hard || e.Reason != "no response: dead") {
-					t.Errorf("ejected: %v, %+v", ok, e)
+				if e, ok := tr.Ejected(in.Key); ok != tc.probed || ok && (!tr.Unreachable(in.Key) || e != "no response: dead") {
+					t.Errorf("ejected: %v, %s", ok, e)
 				}
 				eng.answer(nil)
 				time.Sleep(10 * time.Second)

@@ -53,10 +53,10 @@ func (t *Tracker) setSuspended(in *instance.Instance, state instance.View) {
 		log.Info("engine resumed")
 		return
 	case was == "":
-		t.probes.work.Go(func() { t.awaitResumed(in, r) })
+		t.work.Go(func() { t.awaitResumed(in, r) })
 	}
 	log.Warn("engine suspended: not picked until it resumes")
-	t.probes.work.Go(func() { t.opts.OnEject(in.Key, false, "the engine is "+string(state)) })
+	t.work.Go(func() { t.opts.OnEject(in.Key, false, "the engine is "+string(state)) })
 }
 
 // awaitResumed polls a suspended engine until it has resumed or left.
@@ -66,7 +66,7 @@ func (t *Tracker) awaitResumed(in *instance.Instance, r *record) {
 		if _, ok := back.wait(t.opts.MaxProbeInterval, nil); !ok {
 			return
 		}
-		ctx, cancel := context.WithTimeout(t.probes.ctx, t.opts.ProbeTimeout)
+		ctx, cancel := context.WithTimeout(t.ctx, t.opts.ProbeTimeout)
 		t.CheckSuspended(ctx, in)
 		cancel()
 		if t.View(in.Key) != instance.Sleeping && t.View(in.Key) != instance.Paused {

@@ -14,10 +14,13 @@
 package health
 
 import (
+	"context"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -30,26 +33,35 @@ type Tracker struct {
 	history history // slow answers to probes
 	pauses  history // pauses of engine cores
 	trials  trials
-	probes  *probes
 	cores   cores
+
+	ctx        context.Context //nolint:containedctx // lifetime of the probes, ended by Close
+	cancel     context.CancelFunc
+	work       sync.WaitGroup // all goroutines
+	complaints rate.Sometimes // limits log entries about probes that could not be sent
 }
 
 // New returns a Tracker; Close ends its probes.
 func New(o Options) *Tracker {
 	o.setDefaults()
+	ctx, cancel := context.WithCancel(context.Background())
 	return &Tracker{
 		Records: Records{source: o.Source, slowStart: o.SlowStart, byAddress: map[string]*record{}},
-		opts:    o, history: history{slow: map[string][]slowAnswer{}, limit: longestLimit}, probes: newProbes(&o),
+		opts:    o, history: history{slow: map[string][]slowAnswer{}, limit: longestLimit},
 		pauses: history{slow: map[string][]slowAnswer{}, limit: longestPause},
 		trials: trials{byAddress: map[string]*trial{}},
 		cores:  cores{byAddress: map[string]*core{}, noRoutes: map[string]string{}},
+		ctx:    ctx, cancel: cancel, complaints: rate.Sometimes{Interval: complainEvery},
 	}
 }
 
 // Close stops the probes and waits for them.
 func (t *Tracker) Close() {
-	t.Records.close()
-	t.probes.close()
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.cancel()
+	t.work.Wait()
 }
 
 // Success clears the strikes of an instance that has served a request for a model.
@@ -92,7 +104,7 @@ func (t *Tracker) Strike(in *instance.Instance, model, reason string, timedOut b
 	if r == nil || r.ejected || r.suspended != "" {
 		return
 	}
-	t.probes.work.Go(func() { t.CheckSuspended(t.probes.ctx, in) })
+	t.work.Go(func() { t.CheckSuspended(t.ctx, in) })
 	s := r.models[model]
 	if s == nil {
 		s = &modelStrikes{}
@@ -149,7 +161,7 @@ func (t *Tracker) eject(in *instance.Instance, r *record, hard, dead bool, reaso
 		Warn("instance ejected until it answers again")
 	if !already {
 		back := &recovery{t: t, key: in.Key, record: r}
-		t.probes.work.Go(back.run)
+		t.work.Go(back.run)
 	}
-	t.probes.work.Go(func() { t.opts.OnEject(in.Key, dead, reason) })
+	t.work.Go(func() { t.opts.OnEject(in.Key, dead, reason) })
 }

@@ -85,10 +85,10 @@ func (t *Tracker) try(in *instance.Instance, limit time.Duration) *trial {
 	if tr := t.trials.byAddress[in.Address]; tr != nil {
 		return tr
 	}
-	ctx, cancel := context.WithTimeout(t.probes.ctx, limit)
+	ctx, cancel := context.WithTimeout(t.ctx, limit)
 	tr := &trial{in: in, began: now, cancel: cancel, done: make(chan struct{})}
 	t.trials.byAddress[in.Address] = tr
-	t.probes.work.Go(func() {
+	t.work.Go(func() {
 		defer cancel()
 		tr.err = t.opts.Trial(ctx, in)
 		tr.took = time.Since(tr.began)

@@ -44,8 +44,8 @@ func (p *app) opinion(k instance.Key) instance.Opinion {
 	case instance.Paused:
 		return instance.Opinion{View: v, Reason: "the engine is paused: it gets no requests until POST /resume"}
 	}
-	if e, ok := p.tracker.Ejected(k); ok {
-		return instance.Opinion{View: instance.Ejected, Reason: instance.Printable(e.Reason, maxReason), Reachable: !p.tracker.Unreachable(k)}
+	if reason, ok := p.tracker.Ejected(k); ok {
+		return instance.Opinion{View: instance.Ejected, Reason: instance.Printable(reason, maxReason), Reachable: !p.tracker.Unreachable(k)}
 	}
 	if d := p.tracker.SilentFor(k); d >= minSilence {
 		return instance.Opinion{Reason: fmt.Sprintf("no response for %s, and no other instance can take its requests: they wait within their own limits", d.Round(time.Second))}

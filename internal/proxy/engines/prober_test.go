@@ -123,7 +123,7 @@ func TestProber_SilentBootstrapServer(t *testing.T) {
 	tr.Suspect(in)
 	testkit.Eventually(t, time.Minute, func() error {
 		e, ejected := tr.Ejected(in.Key)
-		require.False(t, ejected, "ejected: %+v", e)
+		require.False(t, ejected, "ejected: %s", e)
 		if tr.Trouble() {
 			return errors.New("the check is not over")
 		}
