@@ -457,10 +457,11 @@ func jain(of map[string]float64) float64 {
 func TestFloodFairness(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		proxies int
-		apart   bool // the heavy key uses all proxies, the others use one
-	}{{4, false}, {3, true}, {1, false}, {8, false}} {
-		if (c.proxies == 1 || c.proxies == 8) && !longform.Run() {
+		proxies      int
+		heavy, light int  // proxies that the heavy key and the others use, from the first and the last
+		long         bool // only in the long form
+	}{{4, 4, 4, false}, {3, 3, 1, false}, {1, 1, 1, true}, {8, 8, 8, true}, {4, 3, 1, true}} {
+		if c.long && !longform.Run() {
 			continue
 		}
 		var equal, fair, heavy []source
@@ -477,13 +478,11 @@ func TestFloodFairness(t *testing.T) {
 		sum := func(list []source) map[string]float64 {
 			all := map[string]float64{}
 			f, w, of := newSources(t, time.Duration(longform.Count(90, 180))*time.Second, list)
-			if c.apart {
-				f.at = func(i, n int) int {
-					if of[i%len(of)].key == "0" {
-						return i % n
-					}
-					return 0
+			f.at = func(i, n int) int {
+				if of[i%len(of)].key == "0" {
+					return i % c.heavy
 				}
+				return n - 1 - i%c.light
 			}
 			for range longform.Count(1, 3) {
 				for key, work := range attained(w, of, f.run(t, w, c.proxies)) {

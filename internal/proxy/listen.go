@@ -78,7 +78,7 @@ func reachable(ctx context.Context, ln net.Listener, etcd []string) string {
 // per event, and writes through package net use a quarter more CPU.
 type quickListener struct {
 	net.Listener
-	idle time.Duration // --idle-timeout, after which a client that reads nothing is cut
+	idle time.Duration // --idle-timeout; a client that reads nothing for twice that long is cut
 }
 
 // Accept implements net.Listener.
@@ -87,7 +87,7 @@ func (l quickListener) Accept() (net.Conn, error) {
 	if tcp, ok := c.(*net.TCPConn); ok && err == nil {
 		if quick, err := sock.New(tcp); err == nil {
 			limitUnsent(quick.Raw())
-			sock.LimitSilence(quick.Raw(), max(l.idle, time.Minute)) // longer than usual outages of a network
+			sock.LimitSilence(quick.Raw(), max(2*l.idle, time.Minute)) // longer than usual outages of a network
 			return &clientConn{Conn: quick}, nil
 		}
 	}

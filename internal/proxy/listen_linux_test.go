@@ -30,7 +30,7 @@ func TestClientConn_LimitsSilence(t *testing.T) {
 		t.Cleanup(func() { accepted.Close() })
 		return dialled.(*net.TCPConn), accepted.(*clientConn).Conn
 	}
-	for idle, want := range map[time.Duration]int{time.Millisecond: 60_000, 10 * time.Minute: 600_000, 168 * time.Hour: 604_800_000} {
+	for idle, want := range map[time.Duration]int{time.Millisecond: 60_000, 10 * time.Minute: 1_200_000, 168 * time.Hour: 1_209_600_000} {
 		_, c := accept(idle)
 		var got int
 		var failed error

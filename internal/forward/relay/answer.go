@@ -72,7 +72,7 @@ type Answer struct {
 	Ctx    context.Context //nolint:containedctx // the client's, as long as the answer
 	ID     string          // the request's X-Request-Id
 	Times  *stage.Times    // of the request; the first content is timed from its start
-	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client
+	Idle   time.Duration   // between two reads of an engine's answer; twice that for a write to the client
 	Route  Route
 	Log    logrus.FieldLogger
 	Memory *scratch.Bodies // bounds the memory of bytes that are held back; nil: no bound
@@ -286,10 +286,11 @@ func (a *Answer) writeLocked(b []byte) (at time.Time, ok bool) {
 	at = time.Now()
 	for now := at; ; now = time.Now() {
 		a.keep.last = now
-		if a.writeDeadline.Sub(now) < a.Idle*7/8 {
-			// A client that stops reading must not keep an instance busy forever. The deadline is
-			// moved rarely, because that takes longer than the write.
-			a.writeDeadline = now.Add(a.Idle)
+		if a.writeDeadline.Sub(now) < 2*a.Idle*7/8 {
+			// A client that stops reading must not keep an instance busy forever. A write may wait until the
+			// client has read 190 kB, or 630 kB with a large receive buffer: Linux announces free space in large
+			// steps. The deadline is moved rarely, because that takes longer than the write.
+			a.writeDeadline = now.Add(2 * a.Idle)
 			_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 		}
 		n, err := a.Client.Write(b[:min(len(b), maxWrite)])

@@ -624,6 +624,29 @@ func TestShare(t *testing.T) {
 	require.NoError(t, r.send(of(admission.Interactive)).end(t))
 }
 
+// A request is sent if at least half of it fits in the share of 550 tokens, or if nothing of this proxy waits.
+func TestShare_PartOfRequest(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		waiting int64
+		prompt  int
+		waits   bool
+	}{{480, 100, false}, {520, 100, true}, {0, 5000, false}, {300, 5000, true}} {
+		r := newRig(t, nil)
+		r.busy("m")
+		q := of(admission.Default)
+		q.Prompt = tc.prompt
+		r.send(q).waits(t)
+		r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{{Model: "m", Class: admission.Default, Key: "a", Backlog: 1e6}}}})
+		r.prefill["m"].Waiting.Store(tc.waiting)
+		r.prefill["m"].Others.Waiting.Store(500)
+		r.Wake()
+		if waits := r.Status()[0].Waiting["default"] == 1; waits != tc.waits {
+			t.Errorf("%+v: waits: %v", tc, waits)
+		}
+	}
+}
+
 // A proxy with a backlog for another model has no share of this model, so its load counts.
 func TestShare_BacklogOfAnotherModel(t *testing.T) {
 	t.Parallel()

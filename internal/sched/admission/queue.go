@@ -259,7 +259,7 @@ func (m *queue) predict(a *account, cost float64, p *plan) time.Duration {
 			busy += p.waiting(&p.prefill[i]) / 2 / float64(len(p.prefill))
 		}
 	}
-	if m.meter.rate > 0 && (rate == 0 || p.prefillFits(1, float64(m.out.uncached.Load()))) {
+	if m.meter.rate > 0 && (rate == 0 || p.prefillFits(1, float64(m.out.uncached.Load()), 0)) {
 		rate, busy = m.meter.rate, 0
 	}
 	if rate == 0 {

@@ -117,7 +117,7 @@ type pending struct{ uncached, tokens, streams int64 }
 // enough, so that it reads little of an idle fleet.
 func (p *plan) fits(w work, c Class, out pending) bool {
 	queue, decode := limits(c)
-	return (p.prefillFits(queue, float64(out.uncached)) || c < Batch && out.uncached == 0 && p.anyIdle()) && p.decodeFits(w, decode, out)
+	return (p.prefillFits(queue, float64(out.uncached), w.uncached) || c < Batch && out.uncached == 0 && p.anyIdle()) && p.decodeFits(w, decode, out)
 }
 
 // anyIdle reports whether an engine that computes prompts has less than step waiting, from all proxies. A
@@ -130,13 +130,18 @@ func (p *plan) anyIdle() bool {
 }
 
 // prefillFits reports whether less work waits in the engines that compute prompts than this proxy's share of
-// the target. All engines are one pool, since a policy chooses among them.
-func (p *plan) prefillFits(limit, pending float64) bool {
+// the target. All engines are one pool, since a policy chooses among them. With other proxies, half of the
+// tokens must fit, or half of the share: rounded up, many small shares would exceed the target.
+func (p *plan) prefillFits(limit, pending, tokens float64) bool {
 	if len(p.prefill) == 0 {
 		return true
 	}
 	limit *= p.target
-	capacity := -pending*p.rates.Prefill.Each - (1-p.share)*limit*float64(len(p.prefill))
+	total := limit * float64(len(p.prefill))
+	capacity := p.share*total - total - pending*p.rates.Prefill.Each
+	if p.share < 1 {
+		capacity -= min(tokens*p.rates.Prefill.Each, p.share*total) / 2
+	}
 	for i := range p.prefill {
 		capacity += max(0, limit-p.waiting(&p.prefill[i]))
 		if capacity > 0 {

@@ -50,7 +50,7 @@ func (m *queue) status() (s instance.ListedQueue, listed bool) {
 	if r := m.order.next(now); r != nil {
 		// A role is full once it has less left than the request needs. Class batch waits before that.
 		out := m.out.load()
-		if !p.prefillFits(1, float64(out.uncached)) && !p.anyIdle() {
+		if !p.prefillFits(1, float64(out.uncached), r.work.uncached) && !p.anyIdle() {
 			s.Saturation[instance.Prefill] = max(1, s.Saturation[instance.Prefill])
 		}
 		if !p.decodeFits(r.work, 1, out) {

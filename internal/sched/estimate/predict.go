@@ -61,8 +61,9 @@ func (r *Rates) KVUse(k KV) float64 {
 const minOutput = 8
 
 // leastSlope bounds the fixed part of the mean time of prefill: a token takes at least 1/leastSlope of the
-// mean time per token.
-const leastSlope = 4
+// mean time per token. With a larger bound, proxies that know little of each other's queues underestimate it,
+// and send more than their share of the capacity.
+const leastSlope = 2
 
 // Streamed records a stream that has ended: the load of its decode instance when it was picked, the
 // number of output tokens, and the time from the first to the last of them.
