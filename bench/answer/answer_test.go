@@ -48,9 +48,7 @@ func TestResponse_Parts(t *testing.T) {
 	stream := answer.Shape{Prompt: 18, Tokens: 3, Stream: true}
 	got := parts(answer.New(stream.Params(0xcd)), 0xab)
 	want := []string{`"role":"assistant"`, " 00000000000000ab.000000.18.000000cd", " 00000000000000ab.000001\"", " 00000000000000ab.000002\"", `"completion_tokens":3`, "data: [DONE]\n\n"}
-	if len(got) != len(want) {
-		t.Fatalf("%d parts, want %d: %q", len(got), len(want), got)
-	}
+	require.Len(t, got, len(want), "parts")
 	for i := range want {
 		if !strings.HasPrefix(got[i], "data: ") || !strings.Contains(got[i], want[i]) {
 			t.Errorf("part %d is %q, want %q", i, got[i], want[i])

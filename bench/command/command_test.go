@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -52,9 +53,7 @@ func TestRun(t *testing.T) {
 	}
 	for _, c := range r.Cells {
 		if c.Target == "nginx" {
-			if c.Skipped != report.NotInstalled {
-				t.Errorf("nginx was skipped: %q", c.Skipped)
-			}
+			assert.Equal(t, c.Skipped, report.NotInstalled, "nginx was skipped")
 			continue
 		}
 		if c.Skipped != "" || c.Right == 0 && c.Open == 0 || c.Tokens == 0 || c.Bad() > 0 || c.CPU <= 0 || c.RSSIdle <= 0 || c.RSS < c.RSSIdle {

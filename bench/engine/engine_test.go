@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -30,9 +31,7 @@ func TestEngine_Probes(t *testing.T) {
 	t.Parallel()
 	_, base := start(t)
 	c := vllm.New("")
-	if err := c.Health(t.Context(), base); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.Health(t.Context(), base))
 	facts, err := c.Facts(t.Context(), base)
 	require.NoError(t, err)
 	if !slices.Contains(facts.Models, answer.Model) || facts.StartedAt.IsZero() {
@@ -81,9 +80,7 @@ func TestEngine_Completions(t *testing.T) {
 					t.Fatalf("status %d, %v: %s", res.StatusCode, err, got)
 				}
 				require.Contains(t, string(got), tt.want...)
-				if s := e.Stats(); s != tt.stats {
-					t.Errorf("stats %+v, want %+v", s, tt.stats)
-				}
+				assert.Equal(t, e.Stats(), tt.stats, "stats")
 			})
 		}
 	}

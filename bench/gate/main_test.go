@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -49,10 +50,6 @@ func TestGate(t *testing.T) {
 		})
 	}
 	var out bytes.Buffer
-	if code := run([]string{"one"}, &out, &out); code != 2 {
-		t.Errorf("one file: code %d", code)
-	}
-	if code := run([]string{"missing", "files"}, &out, &out); code != 2 {
-		t.Errorf("missing files: code %d", code)
-	}
+	assert.Equal(t, run([]string{"one"}, &out, &out), 2, "one file: code")
+	assert.Equal(t, run([]string{"missing", "files"}, &out, &out), 2, "missing files: code")
 }

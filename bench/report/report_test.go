@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -92,9 +93,7 @@ func TestRun_Gates(t *testing.T) {
 func TestRun_Plots(t *testing.T) {
 	t.Parallel()
 	plots := example().Plots()
-	if len(plots) != 2 {
-		t.Fatalf("%d plots", len(plots))
-	}
+	require.Equal(t, len(plots), 2, "plots")
 	for _, p := range plots {
 		d := xml.NewDecoder(strings.NewReader(p.SVG))
 		for {
@@ -154,8 +153,6 @@ func TestNameOf(t *testing.T) {
 	for cpu, want := range map[string]string{
 		"Intel(R) Xeon(R) Processor @ 2.70GHz": "intel-xeon", "AMD EPYC 7B13": "amd-epyc-7b13", "": "unknown",
 	} {
-		if got := report.NameOf(machine.Facts{CPU: cpu}); got != want {
-			t.Errorf("%q: %s, want %s", cpu, got, want)
-		}
+		assert.Equal(t, report.NameOf(machine.Facts{CPU: cpu}), want, "%q", cpu)
 	}
 }

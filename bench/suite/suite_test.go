@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/bench/suite"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -38,9 +39,7 @@ func TestRun_Failures(t *testing.T) {
 	lab, err := target.NewLab(target.Options{BinDir: t.TempDir()})
 	require.NoError(t, err)
 	defer func() {
-		if err := lab.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, lab.Close())
 	}()
 	var progress strings.Builder
 	run := &report.Run{Config: report.Config{Repeats: 2}}

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const completionsPath = "/v1/completions"
@@ -146,9 +147,7 @@ func TestAbort_BeforeCommit(t *testing.T) {
 			if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.DecodeOnly != "" || r.rec.retried() != "decode/aborted" {
 				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 			}
-			if n := legs(r.P); n != 2 {
-				t.Errorf("%d prefills, want 2", n)
-			}
+			assert.Equal(t, legs(r.P), 2, "prefills")
 			r.checkEngines()
 		})
 	}

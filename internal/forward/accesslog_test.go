@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -43,9 +44,7 @@ func TestAccessLog_Text(t *testing.T) {
 		` path=/v1/completions model=org/m stream=true status=200 outcome=ok finish_reason=stop prefill=127.0.0.1:8100 decode=[::1]:8200` +
 		` failed_legs=1 revision=7 bytes_in=10 bytes_out=20 input_tokens=1000 cached_tokens=512 output_tokens=64 ms=1234.567 ttft_ms=2.003` +
 		` trace_id=4bf92f3577b34da6a3ce929d0e0e4736` + "\n"
-	if got := line(t, logging.FormatText, finished()); got != want {
-		t.Errorf("got  %swant %s", got, want)
-	}
+	assert.Equal(t, line(t, logging.FormatText, finished()), want)
 }
 
 func TestAccessLog_JSON(t *testing.T) {
@@ -57,9 +56,7 @@ func TestAccessLog_JSON(t *testing.T) {
 		"status": 200.0, "ms": 1234.567, "ttft_ms": 2.003, "model": "org/m", "failed_legs": 1.0,
 		"input_tokens": 1000.0, "cached_tokens": 512.0, "output_tokens": 64.0, "finish_reason": "stop", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
 	} {
-		if got[k] != want {
-			t.Errorf("%s = %v, want %v", k, got[k], want)
-		}
+		assert.Equal(t, got[k], want, k)
 	}
 	unpicked := finished()
 	unpicked.Model, unpicked.Revision = "", 0

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -39,9 +40,7 @@ func (a answer) agentText(t *testing.T) (text, names string) {
 			Content []struct{ Text string }
 			Output  []struct{ Content []struct{ Text string } }
 		}
-		if err := json.Unmarshal(a.body, &v); err != nil {
-			t.Fatalf("%v in %s", err, a.body)
-		}
+		require.NoError(t, json.Unmarshal(a.body, &v), "%s", a.body)
 		for _, c := range v.Content {
 			text += c.Text
 		}
@@ -64,9 +63,7 @@ func (a answer) agentText(t *testing.T) (text, names string) {
 			Type  string
 			Delta json.RawMessage
 		}
-		if err := json.Unmarshal([]byte(data), &v); err != nil {
-			t.Fatalf("%v in %s", err, data)
-		}
+		require.NoError(t, json.Unmarshal([]byte(data), &v), data)
 		var s string
 		switch v.Type {
 		case "response.output_text.delta":
@@ -187,9 +184,7 @@ func TestStoredResponses_NoBlame(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
 	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"resp_1"`))
-	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "Response with id 'resp_1' not found.") {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	a.require(t, http.StatusNotFound, "Response with id 'resp_1' not found.")
 	if queried := len(posted(r.D[0])) + len(posted(r.D[1])); queried < 2 || len(posted(r.P[0])) != 0 {
 		t.Errorf("%d decode instances were queried", queried)
 	}
@@ -211,9 +206,7 @@ func TestDecodeOnlyReason_OfFinalAttempt(t *testing.T) {
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 		a := r.postScenario(q)
 		r.checkRefused(q, a, http.StatusRequestEntityTooLarge, "")
-		if got := a.header.Get("X-PD-Decode-Only"); got != "" {
-			t.Errorf("X-PD-Decode-Only is %q, want none", got)
-		}
+		assert.Equal(t, a.header.Get("X-PD-Decode-Only"), "", "X-PD-Decode-Only")
 		if e := r.entry(); e.DecodeOnly != "" || e.Failed != 2 {
 			t.Errorf("entry %+v", e)
 		}

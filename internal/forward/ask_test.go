@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -89,9 +90,7 @@ func (r *rig) sendTo(base, method, path, contentType string, body []byte) answer
 		req.Header.Del("Content-Type")
 	}
 	a := do(http.DefaultClient, req)
-	if a.err != nil {
-		r.t.Fatal(a.err)
-	}
+	require.NoError(r.t, a.err)
 	return a
 }
 
@@ -112,12 +111,8 @@ func TestInvalidRequest_SentToOneEngine(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 2, nil)
 			a := r.post(tc.path, tc.body, "X-Request-Id", "mine", "X-PD-Trace", "1", "X-Api-Key", "secret", "Authorization", "Bearer k")
-			if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), tc.says) {
-				t.Fatalf("%d: %s", a.status, a.body)
-			}
-			if got := r.rec.askOutcomes(); got != flow.AskRefused {
-				t.Errorf("asked: %q", got)
-			}
+			a.require(t, http.StatusBadRequest, tc.says)
+			assert.Equal(t, r.rec.askOutcomes(), flow.AskRefused, "asked")
 			queried := append(posted(r.D[0]), posted(r.D[1])...)
 			if len(queried) != 1 || len(posted(r.P[0])) != 0 {
 				t.Fatalf("%d decode and %d prefill instances were queried", len(queried), len(posted(r.P[0])))
@@ -183,9 +178,7 @@ func TestInvalidRequest_OnlyRefusalPassedOn(t *testing.T) {
 			if a.status != status || a.err != nil || !strings.Contains(string(a.body), says) {
 				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
 			}
-			if got := r.rec.askOutcomes(); got != tc.outcome {
-				t.Errorf("asked: %q, want %q", got, tc.outcome)
-			}
+			assert.Equal(t, r.rec.askOutcomes(), tc.outcome, "asked")
 			if e := r.entry(); e.Failed != 0 || r.rec.retried() != "" || e.Outcome != relay.OutcomeClientError {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
@@ -237,9 +230,7 @@ func TestSteeringFields_NotSent(t *testing.T) {
 				"cut":             plain,
 			} {
 				a := r.post(path, body)
-				if a.status != http.StatusBadRequest {
-					t.Errorf("%s, %s of %s: %d %s", path, how, field, a.status, a.body)
-				}
+				assert.Equal(t, a.status, http.StatusBadRequest, "%s, %s of %s: %s", path, how, field, a.body)
 			}
 		}
 	}
@@ -262,9 +253,7 @@ func TestInvalidRequest_NoInstance(t *testing.T) {
 	if a.status != http.StatusBadRequest || string(a.body) != want {
 		t.Fatalf("%d: %s", a.status, a.body)
 	}
-	if got := r.rec.askOutcomes(); got != flow.AskNoInstance {
-		t.Errorf("asked: %q", got)
-	}
+	assert.Equal(t, r.rec.askOutcomes(), flow.AskNoInstance, "asked")
 }
 
 // A prefill instance is queried if there is no decode instance. If no instance serves the model, an engine
@@ -280,9 +269,7 @@ func TestInvalidRequest_QueryTarget(t *testing.T) {
 	}
 	// vLLM checks the model before it checks the limit.
 	a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":0}`)
-	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "The model `other` does not exist. Valid aliases: m.") {
-		t.Errorf("%d: %s", a.status, a.body)
-	}
+	a.check(t, http.StatusNotFound, "The model `other` does not exist. Valid aliases: m.")
 	r.checkEngines()
 }
 
@@ -310,9 +297,7 @@ func TestInvalidRequest_QueriesBounded(t *testing.T) {
 	var clients sync.WaitGroup
 	for range many {
 		clients.Go(func() {
-			if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest {
-				t.Errorf("%d: %s", a.status, a.body)
-			}
+			r.post("/v1/completions", brokenBody).check(t, http.StatusBadRequest)
 		})
 	}
 	clients.Wait()

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -110,9 +110,7 @@ func TestInstance_FailsOneModel(t *testing.T) {
 			pair := func() (failed bool) {
 				got := func(body string) bool {
 					s.ForgetRequests()
-					if a := r.post("/v1/chat/completions", body); a.status != http.StatusOK {
-						t.Fatalf("%d %s", a.status, a.body)
-					}
+					r.post("/v1/chat/completions", body).require(t, http.StatusOK)
 					return legs([]*fakevllm.Server{s}) > 0
 				}
 				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
@@ -139,9 +137,7 @@ func TestInstance_FailsOneModel(t *testing.T) {
 			if !r.tracker.Available(key(role, s)) {
 				t.Error("it is ejected for all models")
 			}
-			if got := r.tracker.FailingModels(key(role, s)); !slices.Equal(got, []string{"other"}) {
-				t.Errorf("ejected for %v", got)
-			}
+			assert.EqualSlices(t, r.tracker.FailingModels(key(role, s)), []string{"other"}, "ejected for")
 		})
 	}
 }
@@ -188,9 +184,7 @@ func TestWaitingLeg_CancelledOnRemoval(t *testing.T) {
 						return in
 					})
 					r.checkWhole(q, <-done)
-					if got := r.rec.retried(); got != string(role)+"/gone" {
-						t.Errorf("retried %q", got)
-					}
+					assert.Equal(t, r.rec.retried(), string(role)+"/gone", "retried")
 					eventually(t, "the hung leg is aborted", func() bool { return aborted(s.Counters()) == 1 })
 					r.checkEngines()
 				})
@@ -425,9 +419,7 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 				eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
 				r.members.remove(key(role, list[1]))
 				r.checkWhole(q, <-done)
-				if got, want := r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone"; got != want {
-					t.Errorf("retried %q, want %q", got, want)
-				}
+				assert.Equal(t, r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone", "retried")
 				r.checkEngines()
 			})
 		})

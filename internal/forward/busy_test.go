@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -118,9 +119,7 @@ func TestTrialsExtendNoLimit(t *testing.T) {
 				return len(done) == 1
 			})
 			r.checkWhole(q, <-done)
-			if got, want := r.rec.retried(), string(c.role)+"/"+string(c.class); got != want {
-				t.Errorf("retried %q, want %q", got, want)
-			}
+			assert.Equal(t, r.rec.retried(), string(c.role)+"/"+string(c.class), "retried")
 		})
 	}
 }
@@ -223,12 +222,8 @@ func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
 	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
 	resp, in := r.openStream(scenario{chatPath, true})
 	readUntil(t, in, `"content":"`)
-	if why := resp.Header.Get("X-PD-Decode-Only"); why != bypass.LeaseEnded {
-		t.Errorf("decode-only: %q", why)
-	}
-	if n := r.sched.InFlight(key(instance.Prefill, r.P[0])); n != 0 {
-		t.Errorf("%d legs in flight at prefill", n)
-	}
+	assert.Equal(t, resp.Header.Get("X-PD-Decode-Only"), bypass.LeaseEnded, "decode-only")
+	assert.Equal(t, r.sched.InFlight(key(instance.Prefill, r.P[0])), 0, "legs in flight at prefill")
 	_ = resp.Body.Close()
 	r.checkEngines()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // pairParams has the fields that the legs of a concurrent pair carry: the kv_transfer_params of vLLM's
@@ -208,9 +209,7 @@ func (m *concurrentRig) serve(e *pairEngine, w http.ResponseWriter, r *http.Requ
 	var said struct {
 		KV pairParams `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal(body, &said); err != nil {
-		m.t.Errorf("a leg that is no JSON: %q", body)
-	}
+	assert.NoError(m.t, json.Unmarshal(body, &said), "a leg that is no JSON: %q", body)
 	p := &pendingLeg{
 		pairLeg: pairLeg{said.KV, e, r.Header.Get("X-Request-Id"), r.Header.Get("X-Data-Parallel-Rank"), body, r.Context().Done()},
 		answer:  make(chan func(http.ResponseWriter), 1),
@@ -421,9 +420,7 @@ func TestConcurrentPrefillRefuses(t *testing.T) {
 			p, d := m.pair()
 			p.reply(fails(400))
 			await(t, "the abort of decode", d.left)
-			if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
-				t.Errorf("%d %s", a.status, a.body)
-			}
+			await(t, "the answer", got).check(t, http.StatusBadRequest, `"message":"no"`)
 			if e := m.rig.entry(); e.Outcome != relay.OutcomeClientError || e.Failed != 1 {
 				t.Errorf("%+v", e)
 			}
@@ -520,9 +517,7 @@ func TestConcurrentDecodeErrorStalls(t *testing.T) {
 		if e := m.checkServed(got); e.Failed != 1 {
 			t.Errorf("%+v", e)
 		}
-		if got := m.rig.rec.retried(); got != "decode/status_5xx" {
-			t.Errorf("retried: %s", got)
-		}
+		assert.Equal(t, m.rig.rec.retried(), "decode/status_5xx", "retried")
 	})
 }
 
@@ -588,9 +583,7 @@ func TestConcurrentWithoutDecode(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
 		m := startConcurrent(t, dialect, 1, 0, nil)
-		if a := m.rig.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusServiceUnavailable {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		m.rig.post("/v1/chat/completions", chatBody(true, "")).check(t, http.StatusServiceUnavailable)
 		m.rig.entry()
 		select {
 		case l := <-m.legs:
@@ -617,9 +610,7 @@ func TestConcurrentFallsBack(t *testing.T) {
 			t.Fatalf("%s got %s", single.engine.address, single.body)
 		}
 		single.reply(streams)
-		if a := await(t, "the answer", got); a.status != http.StatusOK || !strings.Contains(string(a.body), `"cached_tokens":9`) {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		await(t, "the answer", got).check(t, http.StatusOK, `"cached_tokens":9`)
 		if e := m.rig.entry(); e.DecodeOnly != "prefill_failed" || e.Prefill != "" {
 			t.Errorf("%+v", e)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -41,9 +42,7 @@ func eachDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 // that would harm it.
 func (r *rig) checkAnswers() {
 	r.t.Helper()
-	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }); n != 0 {
-		r.t.Errorf("%d answers out of other blocks", n)
-	}
+	assert.Equal(r.t, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), 0, "answers out of other blocks")
 	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
 		r.t.Errorf("decode computed %d prompts", n)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
@@ -51,9 +52,7 @@ func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 	}
 	got, err := sseanswer.Read(string(a.body))
 	require.NoError(r.t, err)
-	if err := got.Differs(&want[0], strings.Contains(body, `"return_token_ids":true`)); err != nil {
-		r.t.Errorf("%v\nin %s", err, a.body)
-	}
+	assert.NoError(r.t, got.Differs(&want[0], strings.Contains(body, `"return_token_ids":true`)), "%s", a.body)
 }
 
 // checkMoved checks which streams were continued, and how.
@@ -128,9 +127,7 @@ func TestStreamContinuesAgain(t *testing.T) {
 	if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {
 		t.Errorf("the client gets %s", a.body)
 	}
-	if got := r.rec.stayed; !slices.Equal(got, []string{continuation.ReasonLimit}) {
-		t.Errorf("not continued: %v", got)
-	}
+	assert.EqualSlices(t, r.rec.stayed, []string{continuation.ReasonLimit}, "not continued")
 }
 
 // The token id of <think> does not commit a chat: a continuation would generate it a second time.
@@ -210,9 +207,7 @@ func TestStreamLeaves_InstanceDrained(t *testing.T) {
 	})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
 	r.checkContinues(completionsPath, "", "broke_off prompt")
-	if n := legs(r.D[:1]); n != 1 {
-		t.Errorf("%d legs on the drained instance, want 1", n)
-	}
+	assert.Equal(t, legs(r.D[:1]), 1, "legs on the drained instance")
 }
 
 // A stream that an instance loses twice continues on another one.
@@ -293,9 +288,7 @@ func TestStreamContinues_FailedNotQueried(t *testing.T) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize"})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
 	r.checkContinues(completionsPath, "", "error_event prompt")
-	if n := r.D[0].Counters().Faults; n != 1 {
-		t.Errorf("%d faults, want that of the stream", n)
-	}
+	assert.Equal(t, r.D[0].Counters().Faults, 1, "faults")
 }
 
 // If only the end of a stream is missing, the proxy sends it.
@@ -312,9 +305,7 @@ func TestStreamCompleted(t *testing.T) {
 		a := r.post(path, body)
 		r.checkOne(a, path, body, engineOptions(func(*fakevllm.Options) {}))
 		r.checkMoved("broke_off completed")
-		if n := legs(r.D) - before; n != 1 {
-			t.Errorf("%s: %d decode legs", path, n)
-		}
+		assert.Equal(t, legs(r.D)-before, 1, "%s: decode legs", path)
 		if !strings.Contains(string(a.body), `"prompt_tokens_details":{"cached_tokens":16}`) {
 			t.Errorf("no cached tokens in the usage of %s", a.body)
 		}
@@ -334,9 +325,7 @@ func TestStreamCompleted_NoRetryBudget(t *testing.T) {
 		want = append(want, "broke_off completed")
 	}
 	r.checkMoved(want...)
-	if got := r.rec.retried(); got != "" {
-		t.Errorf("retried: %s", got)
-	}
+	assert.Equal(t, r.rec.retried(), "", "retried")
 }
 
 // A stream without token ids keeps the memory of its body until no leg can replay it. The bodies have the
@@ -464,9 +453,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 					script(t, d, fakevllm.Fault{Kind: kind, Tokens: at, Times: 1})
 				}
 				a := r.post(c.path, body)
-				if a.status != http.StatusOK {
-					t.Fatalf("status %d: %s", a.status, a.body)
-				}
+				a.require(t, http.StatusOK)
 				if e := r.entry(); e.Outcome == relay.OutcomeBroken && c.refused != "" {
 					if got, err := sseanswer.Read(string(a.body)); err != nil || got.Error == "" {
 						t.Fatalf("after %d tokens: %v in %s", cut, err, a.body)

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // No request is decode-only before the estimates are known; after that, some are. Each of them has its reason
@@ -48,9 +49,7 @@ func TestDisaggregateLearns(t *testing.T) {
 					pairs += n
 				}
 			}
-			if pairs != reasons[""] {
-				t.Errorf("%d through prefill, decisions %v", reasons[""], r.rec.decided)
-			}
+			assert.Equal(t, pairs, reasons[""], "through prefill, decisions %v", r.rec.decided)
 		})
 	}
 }
@@ -63,9 +62,7 @@ func TestSeveralChoices_NotMeasured(t *testing.T) {
 	learned := func(more string) float64 {
 		t.Helper()
 		body := sixtyBody(completionsPath, more)
-		if a := r.post(completionsPath, body); a.status != http.StatusOK {
-			t.Fatalf("%d: %s", a.status, a.body)
-		}
+		r.post(completionsPath, body).require(t, http.StatusOK)
 		r.entry()
 		return e.Rates("m", "").Output
 	}
@@ -165,9 +162,7 @@ func TestDisaggregate_BusyDecodeSkipped(t *testing.T) {
 			is := full()
 			r.rec.mu.Lock()
 			defer r.rec.mu.Unlock()
-			if is != tc.full {
-				t.Errorf("decided %v", r.rec.decided)
-			}
+			assert.Equal(t, is, tc.full, "decided %v", r.rec.decided)
 			if tc.full && r.rec.decided["true "+bypass.Explore] > 0 {
 				t.Errorf("explored a decode instance that is full: %v", r.rec.decided)
 			}

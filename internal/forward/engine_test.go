@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // wireEngine is an engine that answers every POST with these bytes and keeps the connection open. left gets a
@@ -155,9 +156,8 @@ func TestFieldsOfTheEnginesConnection(t *testing.T) {
 				if a.status != status || a.header.Get("X-End") != "kept" {
 					t.Fatalf("%s: %d %v %s, %v", path, a.status, a.header, a.body, a.err)
 				}
-				if len(a.header["X-Hop"])+len(a.header["X-Other-Hop"]) > 0 {
-					t.Errorf("request %d to %s, status %d: %v", i, path, status, a.header)
-				}
+				assert.Equal(t, len(a.header["X-Hop"])+len(a.header["X-Other-Hop"]), 0,
+					"request %d to %s, status %d: %v", i, path, status, a.header)
 			}
 		}
 	}
@@ -180,9 +180,7 @@ func TestControlHeaders_AnySpelling(t *testing.T) {
 		for _, name := range names {
 			q.Header[name] = []string{"7"}
 		}
-		if a := do(http.DefaultClient, q); a.status != http.StatusOK {
-			t.Fatalf("%d, %v", a.status, a.err)
-		}
+		do(http.DefaultClient, q).require(t, http.StatusOK)
 		for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 			seen := posted(s)[i]
 			kept := false

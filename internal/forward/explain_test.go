@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // explain returns the proxy's plan for a chat.
@@ -63,9 +64,7 @@ func TestExplain_MatchesRequest(t *testing.T) {
 		if len(p.Prefill.Candidates) != 3 || len(p.Decode.Candidates) != 2 || p.Tokens == 0 || p.Disaggregate != nil {
 			t.Errorf("%+v", p)
 		}
-		if got := a.header.Get("X-PD-Cached-Tokens"); got != "0" {
-			t.Errorf("%q tokens are cached", got)
-		}
+		assert.Equal(t, a.header.Get("X-PD-Cached-Tokens"), "0", "cached tokens")
 		want := `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, handover;dur=[0-9.]+, first;dur=[0-9.]+$`
 		if i%2 == 1 {
 			want = `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, decode;dur=[0-9.]+$`
@@ -102,9 +101,7 @@ func TestExplain_Flows(t *testing.T) {
 			if p.Way != tc.way || p.Reason != tc.reason {
 				t.Errorf("%s (%s), want %s (%s)", p.Way, p.Reason, tc.way, tc.reason)
 			}
-			if (p.Disaggregate != nil) != (tc.disaggr != nil) {
-				t.Errorf("decided %+v", p.Disaggregate)
-			}
+			assert.Equal(t, p.Disaggregate != nil, tc.disaggr != nil, "decided %+v", p.Disaggregate)
 			if p.Way != explain.None && p.Decode.Chosen != r.D[0].Address() {
 				t.Errorf("decode %+v", p.Decode)
 			}
@@ -227,9 +224,7 @@ func TestExplainDecisions(t *testing.T) {
 	for _, n := range r.rec.decided {
 		total += n
 	}
-	if total != 24 {
-		t.Errorf("24 requests, decided %v", r.rec.decided)
-	}
+	assert.Equal(t, total, 24, "24 requests, decided %v", r.rec.decided)
 }
 
 func TestExplainRefuses(t *testing.T) {
@@ -256,7 +251,5 @@ func TestExplainRefuses(t *testing.T) {
 	if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "the request body could not be read") {
 		t.Errorf("a body that does not arrive: %d %s", w.Code, w.Body)
 	}
-	if n := r.sched.InFlight(instance.Key{Role: instance.Prefill, Address: r.P[0].Address()}); n != 0 {
-		t.Errorf("%d in flight", n)
-	}
+	assert.Equal(t, r.sched.InFlight(instance.Key{Role: instance.Prefill, Address: r.P[0].Address()}), 0, "in flight")
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -128,14 +129,10 @@ func TestNoPrefillLeft(t *testing.T) {
 			e := r.entry()
 			if fallback {
 				r.checkWhole(q, a)
-				if e.DecodeOnly != "prefill_failed" {
-					t.Fatalf("entry %+v", e)
-				}
+				require.Equal(t, e.DecodeOnly, "prefill_failed", "entry %+v", e)
 			} else {
 				r.checkRefused(q, a, http.StatusServiceUnavailable, "no prefill instance")
-				if n := legs(r.D); n != 0 {
-					t.Errorf("%d decode legs without a prefill", n)
-				}
+				assert.Equal(t, legs(r.D), 0, "decode legs without a prefill")
 			}
 			r.checkEngines()
 		}
@@ -294,9 +291,7 @@ func TestLossAfterCommit(t *testing.T) {
 				if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failed != 1 || !slices.Equal(r.rec.failed, []string{"decode/" + string(e.Failure)}) {
 					t.Fatalf("failed %q, entry %+v", r.rec.failed, e)
 				}
-				if n := r.D[1].Counters().Requests; n != 0 {
-					t.Fatal("a committed answer was begun again")
-				}
+				require.Equal(t, r.D[1].Counters().Requests, 0, "a committed answer was begun again")
 				r.checkEngines()
 			})
 		})
@@ -405,9 +400,7 @@ func TestProxyCutsUpload(t *testing.T) {
 		got := make(chan *http.Response, 1)
 		go func() {
 			resp, err := http.DefaultClient.Do(q)
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			got <- resp
 		}()
 		_, _ = io.WriteString(out, `{"model":"m"`)
@@ -478,9 +471,7 @@ func TestTransferParams_Missing(t *testing.T) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
 		r.checkServed(q)
-		if r.rec.missing != 1 {
-			t.Fatalf("missing KV transfers counted: %d", r.rec.missing)
-		}
+		require.Equal(t, r.rec.missing, 1, "missing KV transfers counted")
 		if n := r.D[0].Counters().LocalPrefills; n != 1 {
 			t.Fatalf("decode computed %d prompts", n)
 		}
@@ -516,13 +507,9 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
-	if n := legs(r.P) + legs(r.D); n != 0 {
-		t.Fatalf("%d legs for requests that are refused", n)
-	}
+	require.Equal(t, legs(r.P)+legs(r.D), 0, "legs for requests that are refused")
 	ok := r.post("/v1/completions", `{"model":"m","prompt":"x","max_tokens":2}`, "Content-Type", "Application/JSON; charset=utf-8")
-	if ok.status != http.StatusOK {
-		t.Fatalf("charset: %d %s", ok.status, ok.body)
-	}
+	ok.require(t, http.StatusOK)
 }
 
 // uvicorn closes idle connections: a pooled connection that is closed is no failure.
@@ -683,9 +670,7 @@ func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
 		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503})
 	}
 	for range 8 {
-		if a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`); a.status != http.StatusOK {
-			t.Errorf("%d: %s", a.status, a.body)
-		}
+		r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`).check(t, http.StatusOK)
 	}
 }
 
@@ -816,9 +801,7 @@ func TestFailedPrefill_NotRetried(t *testing.T) {
 	})
 	ask := func(prompt string) {
 		t.Helper()
-		if a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+prompt+`"}`); a.status != http.StatusOK {
-			t.Errorf("%d: %s", a.status, a.body)
-		}
+		r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+prompt+`"}`).check(t, http.StatusOK)
 	}
 	for i := range 8 {
 		prompt := strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)
@@ -855,9 +838,7 @@ func TestRefusedPrompt_NotCounted(t *testing.T) {
 			t.Helper()
 			a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+text+`"}`)
 			e := r.entry()
-			if a.status != status {
-				t.Errorf("%d: %s", a.status, a.body)
-			}
+			a.check(t, status)
 			return e.Prefill
 		}
 		chat := func(i int) string { return strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 150) }
@@ -898,9 +879,7 @@ func TestUnreachablePrefills_Bypassed(t *testing.T) {
 		if tc.status == http.StatusOK {
 			attempts = strconv.Itoa(tc.failures + 1)
 		}
-		if got := a.header.Get("X-PD-Attempts"); got != attempts {
-			t.Errorf("%+v: %s attempts", tc, got)
-		}
+		assert.Equal(t, a.header.Get("X-PD-Attempts"), attempts, "%+v: attempts", tc)
 		if e := r.entry(); a.status != tc.status || e.Failed != tc.failures || e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason {
 			t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Failed, e.DecodeOnly, a.body)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // ofVersions sets the vLLM versions in the records of the rig's engines, prefill first.
@@ -77,12 +78,8 @@ func TestRefusal_SpendsTransfer(t *testing.T) {
 			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
 			body := chatBody(true, "")
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			if n := legs(r.P); n != tc.prefills {
-				t.Errorf("%d prefills, want %d", n, tc.prefills)
-			}
-			if spent := len(r.rec.spent); spent != int(tc.prefills)-1 {
-				t.Errorf("%d KV transfers are called spent", spent)
-			}
+			assert.Equal(t, legs(r.P), tc.prefills, "prefills")
+			assert.Equal(t, len(r.rec.spent), int(tc.prefills)-1, "spent KV transfers")
 		})
 	}
 }
@@ -114,9 +111,7 @@ func TestRecomputed(t *testing.T) {
 		if r.rec.retried() != "decode/gave_up" || bytes.Contains(a.body, []byte("recomputed")) {
 			t.Errorf("retried %q: %s", r.rec.retried(), a.body)
 		}
-		if n := legs(r.P); n != 2 {
-			t.Errorf("%d prefills: the KV transfer was spent", n)
-		}
+		assert.Equal(t, legs(r.P), 2, "prefills, because the KV transfer was spent")
 	}
 	r := start(t, fakevllm.Ascend, 1, 2, nil)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
@@ -181,9 +176,7 @@ func TestKVBudget_FromEngineLease(t *testing.T) {
 			prefills, retried = legs(r.P), r.rec.retried()
 		}
 		// The budget limits the second decode leg, too: the exact number of prefills depends on timing.
-		if prefills > 1 != tc.again {
-			t.Errorf("%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
-		}
+		assert.Equal(t, prefills > 1, tc.again, "%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -36,9 +37,7 @@ func (a answer) tokenIDs(t *testing.T) (ids []int) {
 			continue
 		}
 		var c chunk
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			t.Fatalf("%v in %s", err, text)
-		}
+		require.NoError(t, json.Unmarshal([]byte(text), &c), text)
 		for _, choice := range c.Choices {
 			ids = append(ids, choice.TokenIDs...)
 		}
@@ -83,7 +82,5 @@ func TestTokens_OptionUnsupported(t *testing.T) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
 	r.noneTroubled()
-	if r.rec.retried() != "" {
-		t.Errorf("tried again %s", r.rec.retried())
-	}
+	assert.Equal(t, r.rec.retried(), "", "tried again")
 }

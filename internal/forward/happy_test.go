@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -53,9 +54,8 @@ func TestOneRequest(t *testing.T) {
 					if d[0].Header.Get("Authorization") != "Bearer client-key" || d[0].Header.Get("X-Pd-Trace") != "" {
 						t.Fatalf("headers of the decode leg: %v", d[0].Header)
 					}
-					if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
-						t.Fatalf("%d prompts computed twice", n)
-					}
+					require.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }), 0,
+						"prompts computed twice")
 					r.checkEngines()
 				})
 			}
@@ -83,9 +83,8 @@ func TestEdit_KeepsOtherBytes(t *testing.T) {
 	want := `{"min_tokens":1,"ignore_eos":true,"stream":false,` +
 		`"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null},` +
 		strings.Replace(body[1:], `"max_\u0074okens":5`, `"max_\u0074okens":1`, 1)
-	if got := string(sorted(legBody(t, r.P[0]))); got != string(sorted([]byte(want))) {
-		t.Errorf("prefill leg differs: %.400s ... want %.400s", got, want)
-	}
+	assert.Equal(t, string(sorted(legBody(t, r.P[0]))), string(sorted([]byte(want))),
+		"prefill leg differs: want %.400s", want)
 	r.checkEngines()
 }
 
@@ -132,9 +131,7 @@ func TestControlFields_Stripped(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 1, nil)
 			for range 3 { // the connection remembers headers
-				if a := r.post(tc.path, tc.body, headers...); a.status != http.StatusOK {
-					t.Fatalf("%d: %s", a.status, a.body)
-				}
+				r.post(tc.path, tc.body, headers...).require(t, http.StatusOK)
 			}
 			seen := append(posted(r.P[0]), posted(r.D[0])...)
 			for _, q := range seen {
@@ -144,9 +141,7 @@ func TestControlFields_Stripped(t *testing.T) {
 					}
 				}
 				for _, h := range []string{"X-Data-Parallel-Rank", "X-Prefiller-Host-Port", "X-Vllm-Priority", "X-Pd-Trace", "X-Api-Key"} {
-					if q.Header.Get(h) != "" {
-						t.Errorf("%s reached an engine", h)
-					}
+					assert.Equal(t, q.Header.Get(h), "", "%s reached an engine", h)
 				}
 			}
 			if len(seen) < 3 {
@@ -208,9 +203,7 @@ func TestPassthroughAndModels(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, nil)
 	a := r.post("/tokenize", `{"model":"m","prompt":"a b c"}`)
-	if a.status != http.StatusOK || !strings.Contains(string(a.body), `"count"`) {
-		t.Fatalf("/tokenize: %d %s", a.status, a.body)
-	}
+	a.require(t, http.StatusOK, `"count"`)
 	if n := len(posted(r.D[0])); n != 1 {
 		t.Fatalf("decode saw %d requests", n)
 	}
@@ -313,9 +306,7 @@ func TestRoute_UnsupportedByEngines(t *testing.T) {
 		if a.status != http.StatusNotFound || a.header.Get("X-PD-Attempts") != "1" || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Decode-Only") != reason {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, a.body)
 		}
-		if n := asked.Load() - before; n != 1 {
-			t.Errorf("%s: %d legs", path, n)
-		}
+		assert.Equal(t, asked.Load()-before, 1, "%s: legs", path)
 		if e := r.entry(); e.Outcome != relay.OutcomeClientError || e.DecodeOnly != reason {
 			t.Errorf("%s: %+v", path, e)
 		}

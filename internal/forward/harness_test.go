@@ -36,6 +36,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -476,9 +477,7 @@ func (r *rig) serve(deps httpapi.Deps) (url string) {
 	r.stop = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := s.Shutdown(ctx); err != nil {
-			r.t.Errorf("the server did not stop: %v", err)
-		}
+		assert.NoError(r.t, s.Shutdown(ctx), "the server did not stop")
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			r.t.Errorf("the server ended with %v", err)
 		}
@@ -504,6 +503,20 @@ type answer struct {
 	body   []byte
 	// err is the error of reading the body, nil for a clean end.
 	err error
+}
+
+// check reports whether an answer has a status and its body contains all of the parts.
+func (a answer) check(t *testing.T, status int, parts ...string) bool {
+	t.Helper()
+	return assert.Equal(t, a.status, status, "%v: %s", a.err, a.body) && assert.Contains(t, string(a.body), parts...)
+}
+
+// require is check that ends the test.
+func (a answer) require(t *testing.T, status int, parts ...string) {
+	t.Helper()
+	if !a.check(t, status, parts...) {
+		t.FailNow()
+	}
 }
 
 func (r *rig) post(path, body string, header ...string) answer {
@@ -581,9 +594,7 @@ func (a answer) text(t *testing.T) string {
 	var b strings.Builder
 	add := func(raw string) {
 		var v struct{ Choices []choice }
-		if err := json.Unmarshal([]byte(raw), &v); err != nil {
-			t.Fatalf("%v in %q", err, raw)
-		}
+		require.NoError(t, json.Unmarshal([]byte(raw), &v), "%q", raw)
 		for _, c := range v.Choices {
 			b.WriteString(c.Text + c.Delta.Content + c.Message.Content)
 		}
@@ -637,12 +648,8 @@ func (r *rig) noneTroubled() {
 func (r *rig) checkEngines() {
 	r.t.Helper()
 	for _, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
-		if v := s.Violations(); len(v) > 0 {
-			r.t.Errorf("%s: %v", s.Address(), v)
-		}
-		if v := s.BadParams(); len(v) > 0 {
-			r.t.Errorf("%s: bad KV transfers %v", s.Address(), v)
-		}
+		assert.Len(r.t, s.Violations(), 0, s.Address())
+		assert.Len(r.t, s.BadParams(), 0, "%s: bad KV transfers", s.Address())
 		if c := s.Counters(); c.Crashes > 0 {
 			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -123,9 +124,7 @@ func TestAnnouncedBody_NoMemory(t *testing.T) {
 	resp, err := http.ReadResponse(in, nil)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusServiceUnavailable {
-		t.Error(resp.Status)
-	}
+	assert.Equal(t, resp.StatusCode, http.StatusServiceUnavailable, resp.Status)
 }
 
 // A client that announces a large body but sends little of it holds little memory.

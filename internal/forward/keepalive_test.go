@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -295,9 +296,7 @@ func TestKeepAlive_FromHungEngine(t *testing.T) {
 			eventually(t, "content is progress", func() bool { return progress() == 1 })
 			e.parts <- kept.own
 			readUntil(t, in, kept.own)
-			if n := progress(); n != 1 {
-				t.Errorf("%d times progress, want 1", n)
-			}
+			assert.Equal(t, progress(), 1, "times progress")
 			e.parts <- kept.content[:9]
 			eventually(t, "a part of an event is progress", func() bool { return progress() > 1 })
 			e.parts <- kept.content[9:]
@@ -345,9 +344,7 @@ func TestKeepAlive_EventBoundaries(t *testing.T) {
 		}()
 	}
 	for range clients {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-done)
 	}
 	r.checkEngines()
 }

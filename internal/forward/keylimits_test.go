@@ -110,9 +110,7 @@ func TestKeyRemoved(t *testing.T) {
 			return "a"
 		}
 	})
-	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	r.post("/v1/chat/completions", chatBody(false, "")).require(t, http.StatusOK)
 	if e, use := r.entry(), table.Usage(); !removed.Load() || e.KeyName != "a" || len(use) != 1 || use[0].Key != "a" {
 		t.Errorf("log: %q, use: %+v", e.KeyName, use)
 	}
@@ -147,9 +145,7 @@ func TestKeyLimits_Uncached(t *testing.T) {
 		if !stream {
 			body = strings.Replace(body, `,"stream_options":{"include_usage":true}`, "", 1)
 		}
-		if a := r.post("/v1/chat/completions", body, "Key", "a"); a.status != 200 {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		r.post("/v1/chat/completions", body, "Key", "a").require(t, 200)
 		e, u := r.entry(), table.Usage()[0].Hour
 		if e.KeyName != "a" || u.Requests != int64(i+1) || u.Input-before.Input != int64(e.Input) || u.Cached-before.Cached != int64(e.Cached) || u.Output-before.Output != int64(e.Output) {
 			t.Fatalf("%+v after %+v, entry: %d %d %d", u, before, e.Input, e.Cached, e.Output)

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -50,18 +51,14 @@ func TestLargeAnswer_Edited(t *testing.T) {
 	if string(got.Transfer) != "null" || bytes.Contains(a.body, []byte("remote_host")) {
 		t.Errorf("the KV transfer reaches the client: %s", got.Transfer)
 	}
-	if got.Usage.Details.Cached != 0 {
-		t.Errorf("%d cached tokens, prefill had none", got.Usage.Details.Cached)
-	}
+	assert.Equal(t, got.Usage.Details.Cached, 0, "cached tokens, prefill had none")
 	if len(got.Choices) != 1 || got.Choices[0].FinishReason != "length" || len(got.Choices[0].TokenIDs) != 20000 {
 		t.Errorf("%d choices of another end", len(got.Choices))
 	}
 	if n := a.header.Get("Content-Length"); n != strconv.Itoa(len(a.body)) {
 		t.Errorf("Content-Length %s of %d", n, len(a.body))
 	}
-	if r.rec.retried() != "decode/aborted" {
-		t.Errorf("retried %q", r.rec.retried())
-	}
+	assert.Equal(t, r.rec.retried(), "decode/aborted", "retried")
 	r.checkEngines()
 }
 

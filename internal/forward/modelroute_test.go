@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -144,9 +145,7 @@ func TestModelRoute_AnswersWithItsName(t *testing.T) {
 		}
 	}
 	form := strings.Replace(audioForm(nil), "\r\nm\r\n", "\r\n"+alias+"\r\n", 1)
-	if a := r.transcribe(form); a.status != http.StatusOK {
-		t.Errorf("form: %d %s", a.status, a.body)
-	}
+	r.transcribe(form).check(t, http.StatusOK)
 	r.checkEngines()
 }
 
@@ -279,9 +278,7 @@ func TestModelRoute_TargetDies(t *testing.T) {
 			}
 		}
 		all.Wait()
-		if lost.Load() > 0 {
-			t.Errorf("%s: %d lost", kind, lost.Load())
-		}
+		assert.Equal(t, lost.Load(), 0, "%s: lost", kind)
 		if kind == "ejected" {
 			continue
 		}
@@ -291,9 +288,7 @@ func TestModelRoute_TargetDies(t *testing.T) {
 				break
 			}
 		}
-		if kind != "" {
-			t.Errorf("%s: no request shows that it went to the other target", kind)
-		}
+		assert.Equal(t, kind, "", "no request shows that it went to the other target")
 	}
 }
 
@@ -365,24 +360,16 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 			t.Errorf("/v1/models%s: %s", path, text)
 		}
 	}
-	if is := r.targetOf("old", true); is != "" {
-		t.Errorf("the request went to %s", is)
-	}
+	assert.Equal(t, r.targetOf("old", true), "", "the request went to")
 	change("old", "0:old", "100:new")
-	if is := r.targetOf("old", true); is != "new" {
-		t.Errorf("the request went to %q", is)
-	}
+	assert.Equal(t, r.targetOf("old", true), "new", "the request went to")
 	if a := r.post(chatPath, chatOf("none", false)); a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), "none") {
 		t.Errorf("%d %s", a.status, a.body)
 	} else if passed := a.header.Get("X-Pd-Model-Fallback"); passed != "" {
 		t.Errorf("%s was passed over, and there is no other target", passed)
 	}
-	if a := r.post(chatPath, chatOf("unknown", false)); a.status != http.StatusNotFound {
-		t.Errorf("%d %s", a.status, a.body)
-	}
-	if a := r.post(chatPath, strings.Replace(chatOf("none", false), "12", `"x"`, 1)); a.status != http.StatusBadRequest {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	r.post(chatPath, chatOf("unknown", false)).check(t, http.StatusNotFound)
+	r.post(chatPath, strings.Replace(chatOf("none", false), "12", `"x"`, 1)).check(t, http.StatusBadRequest)
 }
 
 // A request that continues a stored response goes to the target whose instance has it.
@@ -409,9 +396,7 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 			id = fmt.Sprintf(`,"previous_response_id":%q`, v.ID)
 		}
 	}
-	if len(used) != 2 {
-		t.Errorf("used %v", used)
-	}
+	assert.Len(t, used, 2, "used")
 	// Instances of other models are queried, too, and the answer is about the response, not about the model.
 	for _, model := range []string{"chat", "new", "old"} {
 		a := r.post(responsesPath, fmt.Sprintf(`{"model":%q,"input":"the sea","previous_response_id":"resp_nobodys"}`, model))

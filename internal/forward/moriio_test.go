@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // moriioModes runs a test for both modes, against engines that speak them as vLLM does.
@@ -83,9 +84,7 @@ func TestMoRIIORead_NeverDecodeOnly(t *testing.T) {
 			if a.status < 500 || !strings.Contains(string(a.body), tc.reason) {
 				t.Errorf("%d: %s", a.status, a.body)
 			}
-			if n := len(posted(r.D[0])); n != 0 {
-				t.Errorf("%d legs to decode", n)
-			}
+			assert.Equal(t, len(posted(r.D[0])), 0, "legs to decode")
 		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -154,9 +155,7 @@ func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.
 	var said struct {
 		KV map[string]json.RawMessage `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal(body, &said); err != nil {
-		w.t.Errorf("a leg that is no JSON: %q", body)
-	}
+	assert.NoError(w.t, json.Unmarshal(body, &said), "a leg that is no JSON: %q", body)
 	if spec := said.KV["disagg_spec"]; spec != nil && json.Unmarshal(spec, &l.spec) != nil {
 		w.t.Errorf("disagg_spec: %s", spec)
 	}
@@ -233,8 +232,6 @@ func (w *notifiedRig) begin(ctx context.Context, body string) <-chan answer {
 func (w *notifiedRig) checkServed(got <-chan answer) forward.Entry {
 	w.t.Helper()
 	a := await(w.t, "the answer", got)
-	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !strings.Contains(string(a.body), "[DONE]") {
-		w.t.Fatalf("%d %s", a.status, a.body)
-	}
+	a.require(w.t, http.StatusOK, "hello", "[DONE]")
 	return w.rig.entry()
 }

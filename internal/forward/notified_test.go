@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Eight ranks notify in any order: before the HTTP answer, after it, or some before and some after. The proxy
@@ -95,9 +96,7 @@ func TestNotificationLost(t *testing.T) {
 	if e := w.checkServed(got); e.Failed != 1 || e.Prefill != second.address {
 		t.Errorf("%+v", e)
 	}
-	if r := w.rig.rec.retried(); r != "prefill/not_notified" {
-		t.Errorf("retried: %s", r)
-	}
+	assert.Equal(t, w.rig.rec.retried(), "prefill/not_notified", "retried")
 }
 
 // With a single pair, an attempt without notifications is not repeated: a request waits at most once. Decode
@@ -129,9 +128,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if list := w.rig.handler.Unnotified(); len(list) > 0 {
-			t.Errorf("bypassed too early: %v", list)
-		}
+		assert.Len(t, w.rig.handler.Unnotified(), 0, "bypassed too early")
 		serve(true)
 	}
 	const expected = "tcp://10.0.0.1:8500 of the proxy (--lmcache-notify)"
@@ -162,9 +159,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 		w.P[0] = &again
 		w.join()
 		w.roundTrip()
-		if list := w.rig.handler.Unnotified(); len(list) > 0 {
-			t.Errorf("bypassed after a restart of the %s: %v", name, list)
-		}
+		assert.Len(t, w.rig.handler.Unnotified(), 0, "bypassed after a restart of the %s", name)
 		for range 3 {
 			serve(true)
 		}
@@ -264,9 +259,7 @@ func TestNotifiedPrefillRefuses(t *testing.T) {
 	got := w.begin(t.Context(), chatBody(true, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`))
 	w.leg(instance.Prefill).reply(fails(400))
 	d := w.leg(instance.Decode)
-	if n := w.rig.sched.InFlight(w.D[0].Key); n != 1 {
-		t.Errorf("%d legs in flight at decode, want 1", n)
-	}
+	assert.Equal(t, w.rig.sched.InFlight(w.D[0].Key), 1, "legs in flight at decode")
 	d.reply(streams)
 	if e := w.checkServed(got); e.DecodeOnly != "forced_tool" {
 		t.Errorf("%+v", e)
@@ -311,9 +304,7 @@ func TestNotifiedInstanceRemoved(t *testing.T) {
 				if e := w.checkServed(got); e.Failed != 1 {
 					t.Errorf("%+v", e)
 				}
-				if r := w.rig.rec.retried(); r != string(role)+"/gone" {
-					t.Errorf("retried: %s", r)
-				}
+				assert.Equal(t, w.rig.rec.retried(), string(role)+"/gone", "retried")
 			})
 		}
 	}
@@ -406,7 +397,5 @@ func TestNotified_CorrectAnswers(t *testing.T) {
 	}
 	all.Wait()
 	r.checkEngines()
-	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }); n != 0 {
-		t.Errorf("%d read too early", n)
-	}
+	assert.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), 0, "read too early")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -142,9 +143,7 @@ func TestRanksServe(t *testing.T) {
 		short[i] -= before[i]
 	}
 	spread(t, "prefill, short prompts", short)
-	if got := r.rec.retried(); got != "" {
-		t.Errorf("retried %q", got)
-	}
+	assert.Equal(t, r.rec.retried(), "", "retried")
 	r.checkEnginesAndClose()
 }
 
@@ -168,9 +167,7 @@ func TestRanksKeepTheirPrefixes(t *testing.T) {
 	for _, rank := range has {
 		used[rank] = true
 	}
-	if len(used) != prefillRanks {
-		t.Errorf("%d ranks were used: %v", len(used), used)
-	}
+	assert.Len(t, used, prefillRanks, "ranks were used")
 	// By the engine's numbers, a chat's last turn is cached except for its new part.
 	for chat := range chats {
 		body := turnBody(chat, turns+1, false)
@@ -183,9 +180,7 @@ func TestRanksKeepTheirPrefixes(t *testing.T) {
 				} `json:"prompt_tokens_details"`
 			} `json:"usage"`
 		}
-		if err := json.Unmarshal(a.body, &said); err != nil {
-			t.Fatalf("%v: %s", err, a.body)
-		}
+		require.NoError(t, json.Unmarshal(a.body, &said), "%s", a.body)
 		if possible := said.Usage.Prompt * turns / (turns + 1); said.Usage.Details.Cached < possible*9/10 {
 			t.Errorf("chat %d: %d of %d tokens cached", chat, said.Usage.Details.Cached, possible)
 		}
@@ -265,9 +260,7 @@ func TestWantedRanks(t *testing.T) {
 	t.Parallel()
 	r := startRanks(t)
 	for i := range 8 {
-		if a := r.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", "1"); a.status != http.StatusOK {
-			t.Fatalf("%d: %s", a.status, a.body)
-		}
+		r.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", "1").require(t, http.StatusOK)
 	}
 	if p := requestsPerRank(r.P[0]); p[1] == 8 {
 		t.Errorf("a client without the right chose its rank: %v", p)
@@ -283,9 +276,8 @@ func TestWantedRanks(t *testing.T) {
 			}
 		}
 		if i == 3 {
-			if p := requestsPerRank(may.P[0]); !slices.Equal(p, []int64{0, 2, 0, 2}) {
-				t.Errorf("rank 3, which decode does not have: prefill %v", p)
-			}
+			assert.EqualSlices(t, requestsPerRank(may.P[0]), []int64{0, 2, 0, 2},
+				"rank 3, which decode does not have: prefill")
 		}
 	}
 }

@@ -106,9 +106,7 @@ func (r *rig) replay(x *agents.Exchange, single *fakevllm.Server, mode fakevllm.
 
 func (r *rig) sameEvents(got, want []string) {
 	r.t.Helper()
-	if len(got) != len(want) {
-		r.t.Fatalf("%d events, want %d\n%q", len(got), len(want), got)
-	}
+	require.Len(r.t, got, len(want), "events")
 	for i := range want {
 		g, err := agents.Steady(got[i])
 		require.NoError(r.t, err)

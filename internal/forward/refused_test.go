@@ -63,9 +63,7 @@ func TestAnswerToAnOversizedBody(t *testing.T) {
 			_, _ = io.WriteString(c, "\r\n0\r\n\r\n")
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		require.NoError(t, err, name)
 		body, err := io.ReadAll(resp.Body)
 		if resp.StatusCode != http.StatusRequestEntityTooLarge || err != nil || !resp.Close || !strings.Contains(string(body), "--max-body-bytes") {
 			t.Errorf("%s: %s %s, closes %t, %v", name, resp.Status, body, resp.Close, err)

@@ -158,8 +158,6 @@ func (r *rig) request(t *testing.T, url string, row routes.Row, path, body, cont
 	req.Header.Set("Content-Type", contentType)
 	req.Close = method == http.MethodPut || len(header) > 2
 	a := do(http.DefaultClient, req)
-	if a.err != nil {
-		t.Fatalf("%s: %v", row.Route, a.err)
-	}
+	require.NoError(t, a.err, row.Route)
 	return a
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
@@ -73,9 +74,7 @@ func TestSessionsOfRequests(t *testing.T) {
 		if got == "" {
 			got = tt.s.ofBody(r)
 		}
-		if got != tt.want {
-			t.Errorf("%s: session %.20q, want %q", tt.name, got, tt.want)
-		}
+		assert.Equal(t, got, tt.want, "%s: session", tt.name)
 	}
 }
 
@@ -93,7 +92,5 @@ func plainChat(t testing.TB) (http.Header, *request.Request) {
 func TestNoSession_NoAllocations(t *testing.T) {
 	h, r := plainChat(t)
 	s := Sessions{Known: true}
-	if n := testing.AllocsPerRun(100, func() { _ = s.ofHeader(h) + s.ofBody(r) }); n != 0 {
-		t.Errorf("%g allocations", n)
-	}
+	assert.Equal(t, testing.AllocsPerRun(100, func() { _ = s.ofHeader(h) + s.ofBody(r) }), 0, "allocations")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // pairOf sends a chat request and returns the pair that served it.
@@ -42,9 +43,7 @@ func TestSessionsKeepTheirPair(t *testing.T) {
 	for range 3 {
 		turns[pairOf(r)] = true
 	}
-	if len(turns) != 3 {
-		t.Errorf("without a session 3 requests went to %v", turns)
-	}
+	assert.Len(t, turns, 3, "without a session 3 requests went to")
 	r.checkEngines()
 }
 

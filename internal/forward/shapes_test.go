@@ -16,6 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Both edits preserve every form of limits and prompts that clients send.
@@ -50,9 +52,7 @@ func TestRequestShapes(t *testing.T) {
 					} else {
 						r.checkAgentAnswer(a, tc.path, body)
 					}
-					if n := r.D[0].Counters().LocalPrefills; n != 0 {
-						t.Errorf("the prompt was computed again")
-					}
+					assert.Equal(t, r.D[0].Counters().LocalPrefills, 0, "the prompt was computed again")
 					r.checkEngines()
 				}
 			}
@@ -134,9 +134,8 @@ func TestClientLeaves_BetweenLegs(t *testing.T) {
 		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failed != 0 && r.rec.retried() != "" {
 			t.Fatalf("entry %+v", e)
 		}
-		if n := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }); n != 0 {
-			t.Fatalf("%d answers for a client that left", n)
-		}
+		require.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }), 0,
+			"answers for a client that left")
 		r.checkEngines()
 	})
 }

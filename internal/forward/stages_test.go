@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const plainAnswer = `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
@@ -88,9 +89,7 @@ func TestBetweenTokens(t *testing.T) {
 		var gaps gapCounter
 		serve := handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: tc.reads}, func(o *forward.Options) {
 			o.EventGaps = func(endpoint string) relay.Observer {
-				if endpoint != "/v1/completions" {
-					t.Errorf("endpoint %q", endpoint)
-				}
+				assert.Equal(t, endpoint, "/v1/completions", "endpoint")
 				return &gaps
 			}
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -30,9 +31,7 @@ func (r *rig) stored(more string) string {
 func (r *rig) sendBodiless(method, path string) (status int, body string) {
 	r.t.Helper()
 	a := do(http.DefaultClient, newRequest(r.t.Context(), r.t, method, r.URL+path, nil))
-	if a.err != nil {
-		r.t.Fatal(a.err)
-	}
+	require.NoError(r.t, a.err)
 	return a.status, string(a.body)
 }
 
@@ -63,9 +62,7 @@ func TestStoredResponses_FoundByID(t *testing.T) {
 		if a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != bypass.StoredResponse {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
-		if n := r.storedRequests() - before; n != 2 {
-			t.Errorf("%d requests for two", n)
-		}
+		assert.Equal(t, r.storedRequests()-before, 2, "requests for two")
 	}
 	r.noneTroubled()
 	r.checkEngines()
@@ -76,9 +73,7 @@ func TestStoredResponses_ClientID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
 	id := r.stored(`,"request_id":"resp_mine"`)
-	if id != "resp_mine" {
-		t.Fatal(id)
-	}
+	require.Equal(t, id, "resp_mine")
 	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_mine"); status != http.StatusOK || !strings.Contains(body, `"resp_mine"`) {
 		t.Errorf("%d %s", status, body)
 	}
@@ -102,9 +97,7 @@ func TestStoredResponses_EscapedID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	for id, escaped := range map[string]string{"resp_10:54": "resp_10%3A54", "resp_a b": "resp_a%20b", "resp_50%": "resp_50%25", "resp_é": "resp_%C3%A9"} {
-		if got := r.stored(`,"request_id":"` + id + `"`); got != id {
-			t.Fatal(got)
-		}
+		require.Equal(t, r.stored(`,"request_id":"`+id+`"`), id)
 		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+escaped); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
 			t.Errorf("%s: %d %s", id, status, body)
 		}

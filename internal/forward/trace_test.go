@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -84,9 +85,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 			r, c, tracer := traced(t, mode, 0) // the parent is sampled, which takes precedence
 			a := r.post("/v1/chat/completions", chatBody(true, ""),
 				"traceparent", "00-"+clientTrace+"-"+clientSpan+"-01", "tracestate", "vendor=1,other=2")
-			if a.status != http.StatusOK {
-				t.Fatal(a.status, string(a.body))
-			}
+			a.require(t, http.StatusOK)
 			r.entry()
 			require.NoError(t, tracer.Close(t.Context()))
 			byName := map[string]collector.Span{}
@@ -114,15 +113,9 @@ func TestTraceHasBothLegs(t *testing.T) {
 			}
 			for name, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
 				h := sentTo(t, engine, "/v1/chat/completions")
-				if got, want := h.Get("Traceparent"), "00-"+clientTrace+"-"+byName[name].ID()+"-01"; got != want {
-					t.Errorf("%s got traceparent %q, want %q", name, got, want)
-				}
-				if got := h.Get("Tracestate"); got != "vendor=1,other=2" {
-					t.Errorf("%s got tracestate %q", name, got)
-				}
-				if got := byName[name].Attribute("pd.instance"); got != engine.Address() {
-					t.Errorf("%s was on %q", name, got)
-				}
+				assert.Equal(t, h.Get("Traceparent"), "00-"+clientTrace+"-"+byName[name].ID()+"-01", "%s got traceparent", name)
+				assert.Equal(t, h.Get("Tracestate"), "vendor=1,other=2", "%s got tracestate", name)
+				assert.Equal(t, byName[name].Attribute("pd.instance"), engine.Address(), "%s was on", name)
 			}
 		})
 	}
@@ -134,9 +127,7 @@ func TestTraceOfARetry(t *testing.T) {
 	r, c, tracer := traced(t, fakevllm.NIXL, 1)
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError, Times: 1})
 	a := r.post("/v1/chat/completions", `{"model":"`+model+`","messages":[{"role":"user","content":"THE-PROMPT"}],"stream":true,"max_tokens":4}`)
-	if a.status != http.StatusOK {
-		t.Fatal(a.status, string(a.body))
-	}
+	a.require(t, http.StatusOK)
 	r.entry()
 	require.NoError(t, tracer.Close(t.Context()))
 	var prefills []string
@@ -188,9 +179,7 @@ func TestTrace_ClassOfLeg(t *testing.T) {
 					class = span.Attribute("error.type")
 				}
 			}
-			if class != tc.class {
-				t.Errorf("the span has %q", class)
-			}
+			assert.Equal(t, class, tc.class, "the span")
 		})
 	}
 }
@@ -204,9 +193,7 @@ func TestUnsampledTrace(t *testing.T) {
 	for i, sent := range [][]string{nil, {"traceparent", refused, "tracestate", "vendor=1"}, {"traceparent", "nonsense", "tracestate", "vendor=1"}} {
 		r.P[0].ForgetRequests()
 		r.D[0].ForgetRequests()
-		if a := r.post("/v1/chat/completions", chatBody(true, ""), sent...); a.status != http.StatusOK {
-			t.Fatal(a.status, string(a.body))
-		}
+		r.post("/v1/chat/completions", chatBody(true, ""), sent...).require(t, http.StatusOK)
 		r.entry()
 		p, d := sentTo(t, r.P[0], "/v1/chat/completions"), sentTo(t, r.D[0], "/v1/chat/completions")
 		got := p.Get("Traceparent")

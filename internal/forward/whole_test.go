@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // unannounced answers the decode legs in turn with bodies without a Content-Length, like a server that sends
@@ -117,9 +118,7 @@ func TestShortAnswer_MemoryOfOwnSize(t *testing.T) { //nolint:paralleltest // se
 	for range requests {
 		w := &sink{header: http.Header{}}
 		askWhole(t, h, w)
-		if w.n != 2<<10 {
-			t.Fatalf("%d bytes", w.n)
-		}
+		require.Equal(t, w.n, 2<<10, "bytes")
 	}
 	runtime.ReadMemStats(&after)
 	if each := (after.TotalAlloc - before.TotalAlloc) / requests; each > 64<<10 {

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -119,9 +120,7 @@ func (w wrongPair) test(t *testing.T) {
 			if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), says) {
 				t.Errorf("fallback %t: %d %s", fallback, a.status, a.body)
 			}
-			if n := legs(r.P) + legs(r.D); n != 0 {
-				t.Errorf("fallback %t: %d legs", fallback, n)
-			}
+			assert.Equal(t, legs(r.P)+legs(r.D), 0, "fallback %t: legs", fallback)
 		default:
 			r.checkComplete(a, true, body)
 			if e.DecodeOnly != w.reason || a.header.Get("X-PD-Decode-Only") != w.reason || e.Prefill != "" || legs(r.P) != 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -67,9 +68,7 @@ func TestBothRoles_SharedLoad(t *testing.T) {
 	for _, a := range held {
 		a.Done()
 	}
-	if n := s.InFlight(instance.Key{Role: instance.Decode, Address: "x:1"}); n != 0 {
-		t.Errorf("%d are left", n)
-	}
+	assert.Equal(t, s.InFlight(instance.Key{Role: instance.Decode, Address: "x:1"}), 0, "are left")
 }
 
 // An engine is not paired with itself while there is another one.
@@ -85,9 +84,7 @@ func TestPair_NotWithItself(t *testing.T) {
 		p.Done()
 		d.Done()
 	}
-	if got, want := fmt.Sprint(bothPicks(s)), "map[decode no_other:20 prefill no_other:20]"; got != want {
-		t.Errorf("counted %s, want %s", got, want)
-	}
+	assert.Equal(t, fmt.Sprint(bothPicks(s)), "map[decode no_other:20 prefill no_other:20]", "counted")
 }
 
 // The engine serves both legs if no other one is reachable.

@@ -145,9 +145,7 @@ func TestIndex_MembershipChange(t *testing.T) {
 				running[0].Done()
 				running = running[1:]
 			}
-			if err := naive(s.index.current()); err != nil {
-				t.Fatalf("step %d: %v", step, err)
-			}
+			require.NoError(t, naive(s.index.current()), "step %d", step)
 			fresh := schedulerOf(src)
 			if got, want := describe(s.index.current()), describe(fresh.index.current()); !slices.Equal(got, want) {
 				t.Fatalf("step %d: got\n%v\nwant\n%v", step, got, want)
@@ -160,9 +158,8 @@ func TestIndex_MembershipChange(t *testing.T) {
 			for p, in := range here {
 				if !p.pending {
 					want[p.k] = loads[p.k.Address]
-					if err := s.Removed(&Assignment{Instance: in, counter: s.Loads.counters.m[p.k.Address].counter}); err != nil {
-						t.Fatalf("%s is there: %v", p.k, err)
-					}
+					require.NoError(t, s.Removed(&Assignment{Instance: in, counter: s.Loads.counters.m[p.k.Address].counter}),
+						"%s is there", p.k)
 				}
 			}
 			got := map[instance.Key]int64{}
@@ -313,9 +310,7 @@ func TestRemoved_WithoutCounter(t *testing.T) {
 		if err := s.Removed(idle); (err != nil) != step.left {
 			t.Errorf("%s, the index is not built: %v", step.name, err)
 		}
-		if s.index.current().snapshot != src.s {
-			t.Fatalf("%s: the index is not the snapshot's", step.name)
-		}
+		require.Equal(t, s.index.current().snapshot, src.s, "%s: the index is not the snapshot's", step.name)
 		if err := s.Removed(idle); (err != nil) != step.left {
 			t.Errorf("%s: %v", step.name, err)
 		}

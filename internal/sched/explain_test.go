@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // counted returns all counters that picks change.
@@ -62,9 +63,7 @@ func TestExplain_MatchesPick(t *testing.T) {
 					chosen++
 				}
 				scores += len(c.Scores)
-				if (c.Out == sched.OutSilent) != (c.Address == "e:1") {
-					t.Fatalf("%s is out: %q", c.Address, c.Out)
-				}
+				require.Equal(t, c.Out == sched.OutSilent, c.Address == "e:1", "%s is out: %q", c.Address, c.Out)
 			}
 			if chosen != 1 || scores == 0 || len(e.Candidates) != 5 {
 				t.Fatalf("%d chosen, %d scores, %d candidates", chosen, scores, len(e.Candidates))

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func serving(models ...string) func(*instance.Instance) {
@@ -111,9 +112,7 @@ func TestModelOfOneRole(t *testing.T) {
 			t.Errorf("Serves(%s) is %v", model, !want)
 		}
 	}
-	if got := s.Models(); !slices.Equal(got, []string{"m", "p", "d"}) {
-		t.Errorf("models %q", got)
-	}
+	assert.EqualSlices(t, s.Models(), []string{"m", "p", "d"}, "models")
 	src.set(inst(instance.Prefill, "p:1", serving("m", "late")), inst(instance.Decode, "d:1", serving("late", "m")))
 	if got := s.Models(); !s.Serves("late") || s.Serves("d") || !slices.Equal(got, []string{"m", "late"}) {
 		t.Errorf("models %q", got)

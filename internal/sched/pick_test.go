@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // changingSource returns one snapshot at the first call and another
@@ -96,13 +97,9 @@ func TestPick_CountedAfterInstanceReturned(t *testing.T) {
 			publish(in())
 		}
 		a := pick(t, s, decode("m"))
-		if n := s.InFlight(a.Instance.Key); n != 1 {
-			t.Errorf("%d ranks: %d in flight, want 1", ranks, n)
-		}
+		assert.Equal(t, s.InFlight(a.Instance.Key), 1, "%d ranks: in flight", ranks)
 		a.Done()
-		if n := s.InFlight(a.Instance.Key); n != 0 {
-			t.Errorf("%d ranks: %d in flight after the end", ranks, n)
-		}
+		assert.Equal(t, s.InFlight(a.Instance.Key), 0, "%d ranks: in flight after the end", ranks)
 	}
 }
 

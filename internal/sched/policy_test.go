@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -368,9 +369,7 @@ func TestConcurrentPicks(t *testing.T) {
 		close(stop)
 		wg.Wait()
 		s.Loads.Each(func(k instance.Key, n int64) {
-			if n != 0 {
-				t.Errorf("%s: %d in flight", k, n)
-			}
+			assert.Equal(t, n, 0, "%s: in flight", k)
 		})
 	})
 }

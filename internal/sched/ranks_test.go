@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -44,9 +45,7 @@ func TestRanks_Share(t *testing.T) {
 			inst(instance.Decode, "a:1", ranks(4)), inst(instance.Decode, "b:1"), inst(instance.Decode, "c:1", ranks(2), weighing(50)))
 		const n = 6000
 		got := pickCounts(t, s, n, sched.Request{Role: instance.Decode, Model: "m"})
-		if len(got) != 7 {
-			t.Fatalf("%d targets: %v", len(got), got)
-		}
+		require.Len(t, got, 7, "targets")
 		for target, weight := range map[string]float64{"a:1#0": 1, "a:1#1": 1, "a:1#2": 1, "a:1#3": 1, "b:1": 1, "c:1#0": .5, "c:1#1": .5} {
 			want := weight / 6 * n
 			if off := float64(got[target]) / want; off < .85 || off > 1.15 {
@@ -122,9 +121,7 @@ func TestRanks_FailedRankAvoided(t *testing.T) {
 				list = append(list, a)
 			}
 			slices.Sort(list)
-			if !slices.Equal(list, tc.want) {
-				t.Errorf("got %v, want %v", list, tc.want)
-			}
+			assert.EqualSlices(t, list, tc.want)
 		})
 	}
 }
@@ -156,14 +153,10 @@ func TestRanksChange(t *testing.T) {
 			got[a.Address()] = true
 			held = append(held, a)
 		}
-		if len(got) != want {
-			t.Errorf("sizes %v: %v", size, got)
-		}
+		assert.Len(t, got, want, "sizes %v", size)
 		sum := int64(0)
 		s.Loads.Each(func(_ instance.Key, n int64) { sum += n })
-		if sum != int64(len(held)) {
-			t.Errorf("sizes %v: %d in flight, want %d", size, sum, len(held))
-		}
+		assert.Equal(t, sum, int64(len(held)), "sizes %v: in flight, want %d", size, len(held))
 	}
 	for _, a := range held {
 		a.Done()
@@ -209,9 +202,7 @@ func TestWantedRank(t *testing.T) {
 		r := decode("m")
 		r.Ranked, r.Rank = true, rank
 		got := slices.Sorted(maps.Keys(pickCounts(t, s, 300, r)))
-		if !slices.Equal(got, want) {
-			t.Errorf("rank %d: got %v, want %v", rank, got, want)
-		}
+		assert.EqualSlices(t, got, want, "rank %d", rank)
 	}
 	// If the wanted rank has failed and there is no other instance, no other rank is picked.
 	r := decode("m")

@@ -15,8 +15,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -312,9 +314,7 @@ func TestMostEjected(t *testing.T) {
 				got[a.Instance.Address] = true
 				a.Done()
 			}
-			if got := slices.Sorted(maps.Keys(got)); !slices.Equal(got, tc.want) {
-				t.Errorf("picked %v, want %v", got, tc.want)
-			}
+			assert.EqualSlices(t, slices.Sorted(maps.Keys(got)), tc.want, "picked")
 		})
 	}
 }
@@ -356,9 +356,7 @@ func TestInFlight_OutlivesSnapshot(t *testing.T) {
 	}
 	src.set(inst(instance.Decode, "d:1"))
 	b := pick(t, s, decode("m"))
-	if n := s.InFlight(k); n != 2 {
-		t.Fatalf("in flight %d, want 2", n)
-	}
+	require.Equal(t, s.InFlight(k), 2, "in flight")
 	a.Done()
 	a.Done()
 	b.Done()
@@ -400,9 +398,7 @@ func TestPick_ConcurrentChanges(t *testing.T) {
 	src.set(inst(instance.Decode, "d:1"))
 	pick(t, s, decode("m")).Done()
 	s.Loads.Each(func(k instance.Key, n int64) {
-		if n != 0 {
-			t.Errorf("%s: %d in flight", k, n)
-		}
+		assert.Equal(t, n, 0, "%s: in flight", k)
 	})
 }
 
@@ -469,9 +465,7 @@ func TestPick_DuringIndexBuild(t *testing.T) {
 		defer a.Done()
 		return a.Instance.Record.ID
 	}
-	if id := pick(); id != "old" {
-		t.Fatalf("picked %s", id)
-	}
+	require.Equal(t, pick(), "old", "picked")
 	src.set(named("new"))
 	got := make(chan string, 2)
 	go func() { got <- pick() }()
@@ -480,9 +474,7 @@ func TestPick_DuringIndexBuild(t *testing.T) {
 	<-picking
 	close(built)
 	for range 2 {
-		if id := <-got; id != "new" {
-			t.Errorf("picked %s", id)
-		}
+		assert.Equal(t, <-got, "new", "picked")
 	}
 }
 

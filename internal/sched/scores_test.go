@@ -6,6 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // token_weighted picks the instance with the fewest bytes in flight. A leg's score is
@@ -38,15 +39,11 @@ func TestScores_Released(t *testing.T) {
 	}
 	second.Done()
 	l := s.LoadOf("b:1")
-	if got := l.ScoreOf(instance.Prefill).Load(); got != 128_699_500 {
-		t.Errorf("prefill scores %d", got)
-	}
+	assert.Equal(t, l.ScoreOf(instance.Prefill).Load(), 128_699_500, "prefill scores")
 	p.Done()
 	for _, address := range []string{"b:1", "d:1"} {
 		for _, role := range instance.Roles() {
-			if got := s.LoadOf(address).ScoreOf(role).Load(); got != 0 {
-				t.Errorf("%s %s: %d is left", role, address, got)
-			}
+			assert.Equal(t, s.LoadOf(address).ScoreOf(role).Load(), 0, "%s %s: is left", role, address)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // sessions picks once for each of n sessions and returns the instances.
@@ -47,9 +48,7 @@ func TestSessionStays(t *testing.T) {
 			t.Errorf("%s has %d of 400 sessions", k, n)
 		}
 	}
-	if len(count) != 4 {
-		t.Errorf("%d of 4 instances have sessions", len(count))
-	}
+	assert.Equal(t, len(count), 4, "instances with sessions")
 	// Another proxy, which has the instances in another order, picks the same.
 	list := fleetOf(4)
 	list[0], list[3] = list[3], list[0]

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func slow(in *instance.Instance) {
@@ -59,9 +60,7 @@ func TestSlowInstance_LastResort(t *testing.T) {
 		p := pick(t, s, decode("m"))
 		got[p.Instance.Address] = true
 	}
-	if len(got) != 2 {
-		t.Errorf("picked %v", got)
-	}
+	assert.Len(t, got, 2, "picked")
 }
 
 // suspendedHealth is a health with suspended instances.
@@ -247,9 +246,7 @@ func TestLegsOnASlowInstance(t *testing.T) {
 	defer p.Done()
 	was := inst(instance.Decode, "a:1", slow)
 	src.set(was)
-	if err := s.Removed(p); err != nil {
-		t.Errorf("alone: %v", err)
-	}
+	assert.NoError(t, s.Removed(p), "alone")
 	src.set(was, b)
 	if err := s.Removed(p); !errors.Is(err, sched.ErrRemoved) {
 		t.Errorf("beside another: %v", err)
@@ -324,9 +321,7 @@ func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 			wg.Go(func() { s.Legs.Run(ctx) })
 			p := pick(t, s, sched.Request{Role: role, Model: "m"})
 			time.Sleep(5 * time.Second)
-			if got := asked.Load() > 0; got != want {
-				t.Errorf("%s: asked %d times", role, asked.Load())
-			}
+			assert.Equal(t, asked.Load() > 0, want, "%s: asked %d times", role, asked.Load())
 			p.Done()
 			stop()
 			wg.Wait()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // opinions is a health with these instances in trouble.
@@ -154,7 +155,5 @@ func TestAdmitted(t *testing.T) {
 			t.Errorf("%s: only %d times", what, n)
 		}
 	}
-	if len(seen) != 3 {
-		t.Errorf("seen %v", seen)
-	}
+	assert.Len(t, seen, 3, "seen")
 }

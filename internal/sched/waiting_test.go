@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -34,9 +35,7 @@ func TestLegs_LateCheckCancelsNothing(t *testing.T) {
 	leg := &waitingLeg{}
 	pick.Await(leg, time.Now())
 	s.Legs.cancelRemoved(first, away)
-	if leg.cause != nil {
-		t.Errorf("called off: %v", leg.cause)
-	}
+	assert.NoError(t, leg.cause, "called off")
 	src.s = instance.NewSnapshot(4, nil)
 	s.Legs.cancelRemoved(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
 	s.Legs.cancelRemoved(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)

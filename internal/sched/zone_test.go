@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func labelled(zone string) func(*instance.Instance) {
@@ -59,12 +60,8 @@ func TestZoneIsPreferred(t *testing.T) {
 				}
 				got[a.Instance.Address]++
 			}
-			if len(got) != 2 {
-				t.Errorf("not all of the zone are used: %v", got)
-			}
-			if n := elsewhereCounts(s, role); len(n) != 0 {
-				t.Errorf("counted: %v", n)
-			}
+			assert.Len(t, got, 2, "not all of the zone are used")
+			assert.Len(t, elsewhereCounts(s, role), 0, "counted")
 		}
 	})
 }
@@ -84,9 +81,7 @@ func TestDecode_InZoneOfPrefill(t *testing.T) {
 		p.Done()
 		d.Done()
 	}
-	if len(zones) != 2 {
-		t.Errorf("prefill stayed in %v", zones)
-	}
+	assert.Len(t, zones, 2, "prefill stayed in")
 }
 
 // If no instance of the zone may be picked, instances of other zones are, and these picks are counted.
@@ -172,13 +167,9 @@ func TestExplain_Zone(t *testing.T) {
 		}
 		return out
 	}
-	if got := outs(); got != "a:1=zone b:1= " {
-		t.Error(got)
-	}
+	assert.Equal(t, outs(), "a:1=zone b:1= ")
 	s.Loads.SetOthers(map[string]instance.OthersLoad{"b:1": {InFlight: 100}})
-	if got := outs(); got != "a:1=zone b:1= " {
-		t.Errorf("of two none is overloaded: %s", got)
-	}
+	assert.Equal(t, outs(), "a:1=zone b:1= ", "of two none is overloaded")
 	r := decode("m")
 	r.Tentative, r.Tried = true, []instance.Key{{Role: instance.Decode, Address: "b:1"}}
 	a, err := s.Pick(r)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -80,9 +81,7 @@ func deltas(t *testing.T, stream string) (said string) {
 			Delta    json.RawMessage
 			Sequence *int `json:"sequence_number"`
 		}
-		if err := json.Unmarshal([]byte(strings.TrimPrefix(data, "data: ")), &v); err != nil {
-			t.Fatalf("%v in %q", err, event)
-		}
+		require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(data, "data: ")), &v), "%q", event)
 		if name != "event: "+v.Type || strings.HasPrefix(v.Type, "response.") != (v.Sequence != nil) || v.Sequence != nil && *v.Sequence != number {
 			t.Fatalf("event %d: %q", number, event)
 		}
@@ -93,9 +92,7 @@ func deltas(t *testing.T, stream string) (said string) {
 			Part string `json:"partial_json"`
 		}
 		if json.Unmarshal(v.Delta, &s) != nil && len(v.Delta) > 0 {
-			if err := json.Unmarshal(v.Delta, &block); err != nil {
-				t.Fatalf("%v in %q", err, event)
-			}
+			require.NoError(t, json.Unmarshal(v.Delta, &block), "%q", event)
 		}
 		said += s + block.Text + block.Part
 	}
@@ -124,16 +121,12 @@ func TestAgentsRoutes_TransferParams(t *testing.T) {
 				if second.status != http.StatusOK || c.TransfersLoaded != 1 || c.LocalPrefills != 0 {
 					t.Errorf("%d %s: %+v", second.status, second.body, c)
 				}
-				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
-					t.Errorf("%v", v)
-				}
+				assert.Len(t, append(p.Violations(), d.Violations()...), 0)
 				// The blocks were fetched before, so the load fails before the first token.
 				again := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				switch {
 				case !stream:
-					if again.status != http.StatusInternalServerError {
-						t.Errorf("%d %s", again.status, again.body)
-					}
+					assert.Equal(t, again.status, http.StatusInternalServerError, again.body)
 				case path == pathResponses: // vLLM cuts the stream
 					if again.err == nil || deltas(t, again.body) != "" {
 						t.Errorf("%v: %s", again.err, again.body)
@@ -162,9 +155,8 @@ func TestAgentsRoutesCallTools(t *testing.T) {
 			t.Errorf("%s: %v\n%s\n%s", path, err, whole.body, stream.body)
 		}
 		cut := post(t, client(t), s.URL()+path, "", strings.Replace(body, "99", "1", 1)+`}`)
-		if cut.status != map[string]int{pathResponses: 400, pathMessages: 500}[path] {
-			t.Errorf("%s: half a call: %d %s", path, cut.status, cut.body)
-		}
+		assert.Equal(t, cut.status, map[string]int{pathResponses: 400, pathMessages: 500}[path],
+			"%s: half a call: %s", path, cut.body)
 	}
 }
 

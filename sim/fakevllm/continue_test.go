@@ -19,6 +19,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -36,9 +37,7 @@ func stream(t *testing.T, s *fakevllm.Server, path string, body map[string]any) 
 	text, err := json.Marshal(body)
 	require.NoError(t, err)
 	r := post(t, client(t), s.URL()+path, "", string(text))
-	if r.status != http.StatusOK {
-		t.Fatalf("%s: %d %s", text, r.status, r.body)
-	}
+	require.Equal(t, r.status, http.StatusOK, "%s: %s", text, r.body)
 	for part := range strings.SplitSeq(strings.TrimSuffix(r.body, "\n\n"), "\n\n") {
 		data, _ := strings.CutPrefix(part, "data: ")
 		if data == "[DONE]" {
@@ -67,9 +66,7 @@ func rest(t *testing.T, s *fakevllm.Server, path string, body map[string]any, pr
 		body["kv_transfer_params"] = map[string]any{"prompt_token_ids": ids}
 	}
 	echoed, list := stream(t, s, path, body)
-	if !slices.Equal(echoed, ids) {
-		t.Fatalf("prompt ids are %v, not %v", echoed, ids)
-	}
+	require.EqualSlices(t, echoed, ids, "prompt ids")
 	return list
 }
 
@@ -102,9 +99,7 @@ func TestContinue(t *testing.T) {
 			for cut := 1; cut < len(all); cut++ {
 				has := pieces.Join(all[:cut])
 				got := pieces.Join(rest(t, s, tt.path, tt.body, prompt, has.IDs))
-				if d := cmp.Diff(want.IDs, append(slices.Clone(has.IDs), got.IDs...)); d != "" {
-					t.Fatalf("after %d events: %s", cut, d)
-				}
+				require.Equal(t, cmp.Diff(want.IDs, append(slices.Clone(has.IDs), got.IDs...)), "", "after %d events", cut)
 				text := model.Detokenize(has.IDs)
 				if utf8.ValidString(text) {
 					if has.Text+got.Text != want.Text || has.Finish+got.Finish != want.Finish {
@@ -137,9 +132,8 @@ func TestContinue_WrongHistory(t *testing.T) {
 		for _, history := range [][]int{want.IDs[:5], append(slices.Clone(want.IDs[:4]), 77), slices.Concat(want.IDs[:2], want.IDs[3:6])} {
 			got := pieces.Join(rest(t, s, path, body, prompt, history))
 			exact := slices.Equal(got.IDs, want.IDs[len(history):])
-			if exact != slices.Equal(history, want.IDs[:5]) {
-				t.Errorf("%s: after %v follows %v, of %v", path, history, got.IDs, want.IDs)
-			}
+			assert.Equal(t, exact, slices.Equal(history, want.IDs[:5]),
+				"%s: after %v follows %v, of %v", path, history, got.IDs, want.IDs)
 		}
 	}
 }
@@ -212,13 +206,9 @@ func TestContinue_Restarts(t *testing.T) {
 		prompt, all := stream(t, s, completions, body)
 		_, again := stream(t, s, completions, body)
 		want := pieces.Join(all)
-		if d := cmp.Diff(want, pieces.Join(again)); d != "" {
-			t.Errorf("%s: %s", tt.name, d)
-		}
+		assert.Equal(t, cmp.Diff(want, pieces.Join(again)), "", tt.name)
 		got := pieces.Join(rest(t, s, completions, body, prompt, want.IDs[:5]))
-		if exact := slices.Equal(got.IDs, want.IDs[5:]); exact != tt.exact {
-			t.Errorf("%s: exact is %v", tt.name, exact)
-		}
+		assert.Equal(t, slices.Equal(got.IDs, want.IDs[5:]), tt.exact, "%s: exact", tt.name)
 		if tt.json && (!json.Valid([]byte(want.Text)) || got.Text[0] != '{') {
 			t.Errorf("%s: the answer is %q, the rest %q", tt.name, want.Text, got.Text)
 		}
@@ -295,9 +285,8 @@ func checkParsed(t *testing.T, s *fakevllm.Server, body map[string]any, prompt [
 		return
 	}
 	got := pieces.Join(rest(t, s, chats, body, prompt, has.IDs))
-	if !slices.Equal(append(slices.Clone(has.IDs), got.IDs...), want.IDs) {
-		t.Fatalf("after %d events the ids are %v", cut, got.IDs)
-	}
+	require.EqualSlices(t, append(slices.Clone(has.IDs), got.IDs...), want.IDs,
+		"after %d events the ids are %v", cut, got.IDs)
 	open := strings.Count(raw, "<tool_call>") > strings.Count(raw, "</tool_call>")
 	switch {
 	case open:
@@ -336,26 +325,20 @@ func TestParsers_Whole(t *testing.T) {
 				FinishReason string `json:"finish_reason"`
 			}
 		}
-		if err := json.Unmarshal([]byte(r.body), &answer); err != nil {
-			t.Fatalf("%v in %s", err, r.body)
-		}
+		require.NoError(t, json.Unmarshal([]byte(r.body), &answer), r.body)
 		c := answer.Choices[0]
 		got := pieces.Answer{Text: c.Message.Content, Reasoning: c.Message.Reasoning, IDs: c.TokenIDs, Finish: c.FinishReason}
 		for _, call := range c.Message.ToolCalls {
 			got.Calls = append(got.Calls, call.Function.Name+call.Function.Arguments)
 		}
-		if d := cmp.Diff(pieces.Join(all), got); d != "" {
-			t.Error(d)
-		}
+		assert.NoDiff(t, pieces.Join(all), got)
 		list, err := o.Expected(chats, text)
 		require.NoError(t, err)
 		e := pieces.Answer{Text: list[0].Text, Reasoning: list[0].Reasoning, IDs: list[0].Tokens, Finish: list[0].FinishReason}
 		for _, call := range list[0].Calls {
 			e.Calls = append(e.Calls, call.Name+call.Arguments)
 		}
-		if d := cmp.Diff(e, got); d != "" {
-			t.Error(d)
-		}
+		assert.NoDiff(t, e, got)
 	}
 }
 

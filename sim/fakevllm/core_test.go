@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,9 +47,7 @@ func TestPrefixCache(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, BlockSize: 16, CacheBlocks: 100, PromptTokensDetails: true})
 	a := words(1, 60)
 	n, cached := ask(t, s, a, "")
-	if cached != 0 {
-		t.Errorf("%d of %d tokens found in an empty cache", cached, n)
-	}
+	assert.Equal(t, cached, 0, "cached, of %d tokens, in an empty cache", n)
 	if _, got := ask(t, s, a, ""); got != (n-1)/16*16 {
 		t.Errorf("%d of %d tokens found again", got, n)
 	}
@@ -79,9 +78,7 @@ func TestAnswersAreCached(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	prompt := model.TokenizeFine(words(1, 20))
 	r := post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%s,"max_tokens":40,"ignore_eos":true}`, jsonText(prompt)))
-	if r.status != 200 {
-		t.Fatal(r.body)
-	}
+	require.Equal(t, r.status, 200, r.body)
 	a := fakevllm.ExpectedCompletion(prompt, fakevllm.Sampling{MaxTokens: 40, IgnoreEOS: true})
 	all := append(slices.Clone(prompt), a.Tokens...)
 	known := len(all) - 1 // the last token was never computed

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -42,9 +43,7 @@ func TestDataParallelRanks(t *testing.T) {
 		}
 	}
 	for rank, is := range s.Ranks() {
-		if is.Requests != 2 {
-			t.Errorf("rank %d was given %d", rank, is.Requests)
-		}
+		assert.Equal(t, is.Requests, 2, "requests of rank %d", rank)
 	}
 	metrics := get(t, c, s.URL()+"/metrics").body
 	for _, engine := range []string{"0", "1", "2"} {

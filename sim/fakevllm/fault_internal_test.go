@@ -108,9 +108,7 @@ func TestRead(t *testing.T) {
 	t.Parallel()
 	var s faultScript
 	for _, body := range []string{`{"kind":"slow","ttft":"250ms","itl":"1us","times":1}`, ` [{"kind":"reset","tokens":3,"times":1},{"kind":"abort","times":1}]`} {
-		if err := s.Read(strings.NewReader(body)); err != nil {
-			t.Fatalf("%s: %v", body, err)
-		}
+		require.NoError(t, s.Read(strings.NewReader(body)), body)
 	}
 	for _, want := range []Fault{
 		{Kind: FaultSlow, At: AfterRead, Times: 1, TTFT: 250 * time.Millisecond, ITL: time.Microsecond},

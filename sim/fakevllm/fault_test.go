@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -121,9 +122,7 @@ func TestHangs(t *testing.T) {
 		r.send(t, "/v1/completions", "R", streamed)
 		r.until(t, "\r\n\r\n")
 		s.Close()
-		if got := s.Counters().Aborted; got != 0 {
-			t.Errorf("%d aborts counted although the engine died", got)
-		}
+		assert.Equal(t, s.Counters().Aborted, 0, "aborts counted although the engine died")
 	})
 }
 

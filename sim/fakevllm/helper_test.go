@@ -71,9 +71,7 @@ func jsonRequest(t *testing.T, url, id, body string, header ...string) *http.Req
 func do(t *testing.T, c *http.Client, req *http.Request) reply {
 	t.Helper()
 	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatalf("%s %s: %v", req.Method, req.URL, err)
-	}
+	require.NoError(t, err, "%s %s", req.Method, req.URL)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	return reply{status: resp.StatusCode, header: resp.Header, body: string(b), err: err}
@@ -150,9 +148,7 @@ func events(t *testing.T, body string) []chunk {
 			t.Fatalf("no data line: %q", part)
 		}
 		var c chunk
-		if err := json.Unmarshal([]byte(data), &c); err != nil {
-			t.Fatalf("event %q: %v", data, err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(data), &c), "event %q", data)
 		list = append(list, c)
 	}
 	return list
@@ -204,9 +200,7 @@ func decode(t *testing.T, r reply) response {
 		t.Fatalf("status %d, error %v: %s", r.status, r.err, r.body)
 	}
 	var out response
-	if err := json.Unmarshal([]byte(r.body), &out); err != nil {
-		t.Fatalf("%v in %s", err, r.body)
-	}
+	require.NoError(t, json.Unmarshal([]byte(r.body), &out), r.body)
 	return out
 }
 

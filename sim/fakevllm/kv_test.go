@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -52,9 +53,7 @@ func TestKVTransfer(t *testing.T) {
 				for i := range 3 {
 					id := fmt.Sprintf("R %d+\"", i)
 					kv := prefill(t, p, id, user)
-					if err := want("waiting", p.Counters().TransfersWaiting, 1); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, want("waiting", p.Counters().TransfersWaiting, 1))
 					r := post(t, client(t), d.URL()+"/v1/chat/completions", id, fmt.Sprintf(`{%s,"max_tokens":9,"stream":%v,"kv_transfer_params":%s}`, user, stream, kv))
 					if stream {
 						if got, _ := text(events(t, r.body), 0); got != expected.Text {
@@ -72,9 +71,7 @@ func TestKVTransfer(t *testing.T) {
 					dc.LocalPrefills != 0 || dc.TransfersRefused != 0 || dc.BadParams != 0 || dc.KVParams != 3 {
 					t.Errorf("prefill %+v, decode %+v", pc, dc)
 				}
-				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
-					t.Errorf("violations %q", v)
-				}
+				assert.Len(t, append(p.Violations(), d.Violations()...), 0, "violations")
 			})
 		}
 	}
@@ -388,9 +385,7 @@ func TestPlainPool(t *testing.T) {
 	if got := d.Counters(); got.LocalPrefills != 1 {
 		t.Errorf("%+v", got)
 	}
-	if v := p.Violations(); len(v) != 0 {
-		t.Errorf("violations %q", v)
-	}
+	assert.Len(t, p.Violations(), 0, "violations")
 	for _, body := range []string{`{"prompt":"x"}`, `{"prompt":"x","max_tokens":1,"stream":true}`, `{"prompt":"x","max_tokens":1,"n":2}`} {
 		before := len(p.Violations())
 		post(t, c, p.URL()+"/v1/completions", "R", body)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A decode request between the listing and the arrival of the chunks has a wrong answer. A
@@ -27,9 +28,7 @@ func TestLMCacheReadsTooEarly(t *testing.T) {
 	}
 	p.SetNotices(fakevllm.NoticePlan{})
 	complete(t, p, spec("b"), 1)
-	if n := d.Unread(); n != 1 {
-		t.Errorf("%d prompts lie there", n)
-	}
+	assert.Equal(t, d.Unread(), 1, "unread prompts")
 	complete(t, d, read("c"), 4)
 	complete(t, d, "", 4)
 	if c := d.Counters(); c.LocalPrefills != 2 || c.WrongKV != 1 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -93,9 +94,7 @@ func TestMooncakeAnyOrder(t *testing.T) {
 		dc.LocalPrefills != 0 || dc.WaitingForKV != 0 || dc.WrongKV != 0 || dc.TransfersRefused != 0 {
 		t.Errorf("prefill %+v\ndecode %+v", pc, dc)
 	}
-	if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
-		t.Errorf("violations %q", v)
-	}
+	assert.Len(t, append(p.Violations(), d.Violations()...), 0, "violations")
 }
 
 // TestMooncakeBootstrap: the registry answers in vLLM's form, and has another
@@ -109,9 +108,7 @@ func TestMooncakeBootstrap(t *testing.T) {
 	c := client(t)
 	query := func() string {
 		r := get(t, c, bootstrapURL(p)+"/query")
-		if r.status != http.StatusOK {
-			t.Fatalf("%d %s", r.status, r.body)
-		}
+		require.Equal(t, r.status, http.StatusOK, r.body)
 		return r.body
 	}
 	first := query()
@@ -226,9 +223,7 @@ func TestMooncakeLoadFailures(t *testing.T) {
 		}, "timeout waiting for the prefill side"},
 		{"a prefill that was refused", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {
 			r := post(t, c, p.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":0,"kv_transfer_params":`+producing("x")+`}`)
-			if r.status != 400 {
-				t.Errorf("%d %s", r.status, r.body)
-			}
+			assert.Equal(t, r.status, 400, r.body)
 			return consuming(p, "x")
 		}, "timeout waiting for the prefill side"},
 		{"blocks that were freed", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {

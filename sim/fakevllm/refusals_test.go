@@ -41,9 +41,7 @@ type refusal struct {
 func kindOf(t *testing.T, body string) (kind [3]string) {
 	t.Helper()
 	var r refusal
-	if err := json.Unmarshal([]byte(body), &r); err != nil {
-		t.Fatalf("%v: %s", err, body)
-	}
+	require.NoError(t, json.Unmarshal([]byte(body), &r), body)
 	var e struct{ Type, Param, Message string }
 	if json.Unmarshal(r.Error, &e) != nil {
 		return [3]string{string(r.Error) + string(r.Detail)}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -32,9 +33,7 @@ func golden(t *testing.T, name, got string) {
 	}
 	expected, err := os.ReadFile(path) //nolint:gosec // a name from this file
 	require.NoError(t, err)
-	if diff := cmp.Diff(string(expected), got); diff != "" {
-		t.Errorf("%s (-golden +got):\n%s", name, diff)
-	}
+	assert.Equal(t, cmp.Diff(string(expected), got), "", "%s (-golden +got)", name)
 }
 
 const tools = `"tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}},{"type":"function","function":{"name":"leap"}}]`
@@ -76,15 +75,11 @@ func TestGolden(t *testing.T) {
 				if !json.Valid([]byte(r.body)) {
 					t.Error("no JSON")
 				}
-				if got := r.header.Get("Content-Type"); got != "application/json" {
-					t.Errorf("content type %q", got)
-				}
+				assert.Equal(t, r.header.Get("Content-Type"), "application/json", "content type")
 				return
 			}
 			events(t, r.body)
-			if got := r.header.Get("Content-Type"); got != "text/event-stream; charset=utf-8" {
-				t.Errorf("content type %q", got)
-			}
+			assert.Equal(t, r.header.Get("Content-Type"), "text/event-stream; charset=utf-8", "content type")
 		})
 	}
 }
@@ -112,9 +107,7 @@ func TestExpectedText_MatchesAnswers(t *testing.T) {
 			require.NoError(t, err)
 			whole := decode(t, post(t, c, s.URL()+path, "", "{"+body+"}"))
 			stream := events(t, post(t, c, s.URL()+path, "", "{"+body+`,"stream":true,"stream_options":{"include_usage":true}}`).body)
-			if len(whole.Choices) != len(expected) {
-				t.Fatalf("%d choices, not %d", len(whole.Choices), len(expected))
-			}
+			require.Equal(t, len(whole.Choices), len(expected), "choices")
 			completion := 0
 			for i, e := range expected {
 				completion += len(e.Tokens)
@@ -231,12 +224,8 @@ func TestRecord(t *testing.T) {
 		t.Errorf("recorded %+v", got)
 	}
 	s.ForgetRequests()
-	if len(s.Requests()) != 0 {
-		t.Error("nothing was forgotten")
-	}
+	assert.Equal(t, len(s.Requests()), 0, "nothing was forgotten")
 	none := fakevllm.StartTest(t, fakevllm.Options{RecordLimit: fakevllm.RecordNone})
 	post(t, c, none.URL()+"/v1/completions", "", `{"prompt":"x"}`)
-	if len(none.Requests()) != 0 {
-		t.Error("recorded with RecordNone")
-	}
+	assert.Equal(t, len(none.Requests()), 0, "recorded with RecordNone")
 }

@@ -3,11 +3,11 @@ package fakevllm_test
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -63,9 +63,7 @@ func TestStrictness(t *testing.T) {
 					Code    int     `json:"code"`
 				} `json:"error"`
 			}
-			if err := json.Unmarshal([]byte(r.body), &e); err != nil {
-				t.Fatalf("%s: %v", r.body, err)
-			}
+			require.NoError(t, json.Unmarshal([]byte(r.body), &e), r.body)
 			if !strings.Contains(e.Error.Message, tt.message) || e.Error.Code != tt.status || e.Error.Type != tt.kind {
 				t.Errorf("error is %s", r.body)
 			}
@@ -186,8 +184,6 @@ func TestViolations(t *testing.T) {
 			_, what, _ := strings.Cut(v, " engine, cmpl-R: ")
 			got = append(got, what)
 		}
-		if !slices.Equal(got, tt.want) {
-			t.Errorf("%s %q, %s: %q, want %q", tt.mode, tt.role, tt.kv, got, tt.want)
-		}
+		assert.EqualSlices(t, got, tt.want, "%s %q, %s", tt.mode, tt.role, tt.kv)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // theTurns returns a turn with reasoning, text and two tool calls, and a turn with text.
@@ -56,9 +57,7 @@ func shown(t *testing.T, body string) (out []string) {
 			Content               []struct{ Text string }
 		}
 	}
-	if err := json.Unmarshal([]byte(body), &v); err != nil {
-		t.Fatalf("%v in %s", err, body)
-	}
+	require.NoError(t, json.Unmarshal([]byte(body), &v), body)
 	for _, c := range v.Content {
 		out = append(out, c.Thinking+c.Text+c.Name+string(c.Input))
 	}
@@ -124,9 +123,7 @@ func rebuilt(t *testing.T, stream string) (out []string) {
 			Item        struct{ Name string }
 			Delta       json.RawMessage
 		}
-		if err := json.Unmarshal([]byte(data), &v); err != nil {
-			t.Fatalf("%v in %s", err, data)
-		}
+		require.NoError(t, json.Unmarshal([]byte(data), &v), data)
 		var delta struct {
 			Text, Thinking string
 			Partial        string `json:"partial_json"`

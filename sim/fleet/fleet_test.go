@@ -18,6 +18,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -80,9 +81,7 @@ func newFleet(t *testing.T, o fleet.Options) *fleet.Fleet {
 	f, err := fleet.New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := f.Abandon(); err != nil {
-			t.Errorf("abandon: %v", err)
-		}
+		assert.NoError(t, f.Abandon(), "abandon")
 	})
 	return f
 }
@@ -123,9 +122,7 @@ func TestFreePorts(t *testing.T) {
 	for range callers {
 		go func() {
 			ports, err := fleet.FreePorts(each)
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			got <- ports
 		}()
 	}
@@ -138,9 +135,7 @@ func TestFreePorts(t *testing.T) {
 			seen[port] = true
 		}
 	}
-	if len(seen) != callers*each {
-		t.Errorf("%d different ports, want %d", len(seen), callers*each)
-	}
+	assert.Equal(t, len(seen), callers*each, "different ports")
 	// Other programs may have taken a few of them.
 	taken := 0
 	for port := range seen {
@@ -164,9 +159,7 @@ func TestOutputAndEnvironment(t *testing.T) {
 	if p.Err() != nil {
 		t.Errorf("ended with %v", p.Err())
 	}
-	if got := p.LogTail(5); got != "hello\nPD_PORT=" {
-		t.Errorf("log %q", got)
-	}
+	assert.Equal(t, p.LogTail(5), "hello\nPD_PORT=", "log")
 	if len(f.Running()) != 0 {
 		t.Errorf("still running: %v", f.Running())
 	}
@@ -193,9 +186,7 @@ func TestNeverReady(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the answer was 503") {
 		t.Errorf("error %v: want a deadline and the last error", err)
 	}
-	if len(f.Running()) != 0 {
-		t.Error("the process that did not become ready still runs")
-	}
+	assert.Equal(t, len(f.Running()), 0, "the process that did not become ready still runs")
 }
 
 func TestMissingProgram(t *testing.T) {
@@ -235,9 +226,7 @@ func TestKill(t *testing.T) {
 	if p.Err() == nil || !strings.Contains(p.Err().Error(), "killed") {
 		t.Errorf("ended with %v", p.Err())
 	}
-	if err := p.Kill(); err != nil {
-		t.Errorf("a second kill: %v", err)
-	}
+	assert.NoError(t, p.Kill(), "a second kill")
 }
 
 func TestStop_KillsAfterTheDeadline(t *testing.T) {
@@ -280,7 +269,5 @@ func TestCloseStopsInOrder(t *testing.T) {
 	if _, err := f.Start(t.Context(), spec("late", "serve")); !errors.Is(err, fleet.ErrClosed) && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a start after Close: %v", err)
 	}
-	if err := f.Close(); err != nil {
-		t.Errorf("a second Close: %v", err)
-	}
+	assert.NoError(t, f.Close(), "a second Close")
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -23,9 +24,7 @@ func TestReadTrace(t *testing.T) {
 	if len(entries) != 2 || entries[0].InputLength != 600 || entries[1].OutputLength != 1 {
 		t.Fatalf("got %+v", entries)
 	}
-	if at := entries[1].At(20); at != 150*time.Millisecond {
-		t.Errorf("due at %v, want 150ms", at)
-	}
+	assert.Equal(t, entries[1].At(20), 150*time.Millisecond, "due at")
 	if limited, err := loadgen.ReadTrace(strings.NewReader(twoEntries), 1); err != nil || len(limited) != 1 {
 		t.Errorf("limit 1: %d entries, %v", len(limited), err)
 	}
@@ -65,9 +64,7 @@ func TestEqualBlocks_EqualTokens(t *testing.T) {
 	if len(a) != 600 || len(b) != 512 {
 		t.Fatalf("%d and %d tokens, want 600 and 512", len(a), len(b))
 	}
-	if !slices.Equal(a[:512], b) {
-		t.Error("the same block gave other tokens")
-	}
+	assert.EqualSlices(t, a[:512], b, "the same block gave other tokens")
 	if slices.Equal(a[512:], b[:88]) {
 		t.Error("different blocks gave the same tokens")
 	}

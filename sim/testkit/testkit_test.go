@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -85,9 +86,7 @@ func TestLink_RestoreWaitsForThePort(t *testing.T) {
 	c := connect(t, l)
 	c.t = t
 	c.say()
-	if err := c.hears(soon); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.hears(soon))
 }
 
 const silence = 50 * time.Millisecond
@@ -140,9 +139,7 @@ func TestLink(t *testing.T) {
 			}
 			l.Restore()
 			if tc.after {
-				if err := c.hears(soon); err != nil {
-					t.Errorf("what was held back does not arrive: %v", err)
-				}
+				assert.NoError(t, c.hears(soon), "what was held back does not arrive")
 			}
 			mustHear(connect(t, l))
 		})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
@@ -132,9 +133,7 @@ func TestFiller(t *testing.T) {
 		`"name":"` + name + `"`: 4, `"` + path + `":{`: 1, `["` + path + `"]`: 1, `"input":{"` + path + `":"` + value + `","`: 1, `[{"` + path + `":1.50e3}]`: 1,
 		`"{\"` + path + `\": \"`: 1, `"content":"` + value + `"`: 1, `"enum":["` + value + `"]`: 1, `{"type":["string","null"]}`: 1, `"stream":true} `: 1, ` {"model": "m"`: 1,
 	} {
-		if got := strings.Count(string(out), part); got != n {
-			t.Errorf("%d times %s in\n%s", got, part, out)
-		}
+		assert.Equal(t, strings.Count(string(out), part), n, "%s in\n%s", part, out)
 	}
 	if len(out) != len(doc) || forms(string(out)) != forms(doc) || strings.ContainsAny(f.Text("aeiouyAEIOUYé"), "aeiouyAEIOUYé") {
 		t.Errorf("the form changed:\n%s\n%s", doc, out)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -33,16 +34,12 @@ func TestFigures(t *testing.T) {
 	for range requests {
 		resp, _, err := harness.Send(t.Context(), http.MethodPost, r.url()+"/v1/completions", `{"model":"meta-llama/Llama-3.3-70B-Instruct","prompt":"x"}`)
 		require.NoError(t, err)
-		if resp.StatusCode != http.StatusServiceUnavailable {
-			t.Fatal(resp.Status)
-		}
+		require.Equal(t, resp.StatusCode, http.StatusServiceUnavailable, resp.Status)
 	}
 	p.until(fmt.Sprintf(`%s.querySelector('.big span').textContent === '%d'`, failed, requests))
 	// A later point has no failures: the small text disappears, the number stays.
 	p.until(fmt.Sprintf(`%s.querySelector('small').textContent === '' && %s.querySelector('.big span').textContent === '%d' && %s.classList.contains('c-bad')`, failed, failed, requests, failed))
-	if got := value[string](p, failed+`.querySelector('.more').textContent`); got != "in five minutes" {
-		t.Errorf("the tile shows %q", got)
-	}
+	assert.Equal(t, value[string](p, failed+`.querySelector('.more').textContent`), "in five minutes", "the tile shows")
 	if heads := value[string](p, `document.querySelector('thead').textContent`); strings.Contains(heads, "Lease") || !strings.Contains(heads, "Age") {
 		t.Errorf("columns %q", heads)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -119,9 +120,7 @@ func TestDoctor_FixesWork(t *testing.T) {
 			require.NoError(w.t, p.Signal(syscall.SIGCONT))
 			w.runCommands(f)
 			w.clean()
-			if err := p.Stop(w.t.Context()); err != nil {
-				w.t.Error(err)
-			}
+			assert.NoError(w.t, p.Stop(w.t.Context()))
 		}},
 		{"one side-channel port twice", (*doctorRig).onePortTwice},
 		{"expired certificate", (*doctorRig).expired},
@@ -169,9 +168,7 @@ func (w *doctorRig) onePortTwice() {
 	})
 	require.Contains(w.t, f.What+f.Cure, fmt.Sprintf("port %d is the side channel of 2 engines", ports[2]), a, b, "VLLM_NIXL_SIDE_CHANNEL_PORT")
 	w.runCommands(f)
-	if err := second.Stop(w.t.Context()); err != nil {
-		w.t.Error(err)
-	}
+	assert.NoError(w.t, second.Stop(w.t.Context()))
 	second = start("s2", ports[1], ports[3]) // another port
 	testkit.Eventually(w.t, patience, func() error {
 		if _, out := w.run("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[1])) {
@@ -181,9 +178,7 @@ func (w *doctorRig) onePortTwice() {
 	})
 	w.clean()
 	for _, p := range []*fleet.Process{first, second} {
-		if err := p.Stop(w.t.Context()); err != nil {
-			w.t.Error(err)
-		}
+		assert.NoError(w.t, p.Stop(w.t.Context()))
 	}
 }
 
@@ -215,7 +210,5 @@ func (w *doctorRig) expired() {
 	install(freshKey, key)
 	install(fresh, cert)
 	w.clean()
-	if err := p.Stop(w.t.Context()); err != nil {
-		w.t.Error(err)
-	}
+	assert.NoError(w.t, p.Stop(w.t.Context()))
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
@@ -128,9 +129,7 @@ func (s *stage) play(line string, e example) {
 	if e.during != nil {
 		e.during(s, c)
 	}
-	if code := c.end(); code != e.code {
-		t.Errorf("%s: exit %d, want %d", typed, code, e.code)
-	}
+	assert.Equal(t, c.end(), e.code, "%s: exit", typed)
 	out := c.out.String()
 	for _, words := range e.want {
 		if words = s.here(words); !strings.Contains(out, words) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -79,12 +80,8 @@ func TestGoClientErrors(t *testing.T) {
 			if tt.kind != "" && e.JSON.Code.Raw() != fmt.Sprint(tt.status) {
 				t.Errorf("code %s", e.JSON.Code.Raw())
 			}
-			if e.Response.Header.Get("Content-Type") != "application/json" {
-				t.Errorf("header %v", e.Response.Header)
-			}
-			if n := len(s.all()) - before; n != 1 {
-				t.Errorf("%d tries of a request that cannot succeed", n)
-			}
+			assert.Equal(t, e.Response.Header.Get("Content-Type"), "application/json", "header %v", e.Response.Header)
+			assert.Equal(t, len(s.all())-before, 1, "attempts of a request that cannot succeed")
 		})
 	}
 	t.Run("in the stream, before it", func(t *testing.T) {
@@ -182,18 +179,14 @@ func TestGoClientAborts(t *testing.T) {
 		return nil
 	})
 	r.strict()
-	if n := len(s.all()); n != times+1 {
-		t.Errorf("%d requests, want %d: cancelled requests must not be retried", n, times+1)
-	}
+	assert.Equal(t, len(s.all()), times+1, "requests: cancelled requests must not be retried")
 	testkit.Eventually(t, soon, func() error {
 		if n := harness.Metric(t, r.URL, "pd_requests_total", `outcome="client_gone"`, `code="499"`); n != times+1 {
 			return fmt.Errorf("%v requests counted as cancelled by their client", n)
 		}
 		return nil
 	})
-	if n := sum(r.P, aborted); n != 0 {
-		t.Errorf("%d prefills aborted", n)
-	}
+	assert.Equal(t, sum(r.P, aborted), 0, "prefills aborted")
 }
 
 // TestGoClientRetries checks that faults that the fleet can hide are hidden, and that others are
@@ -211,9 +204,7 @@ func TestGoClientRetries(t *testing.T) {
 				for range 4 {
 					r.ask(t, c, s)
 				}
-				if n := len(s.all()); n != 4 {
-					t.Errorf("%d tries of 4 requests: the client saw a fault", n)
-				}
+				assert.Equal(t, len(s.all()), 4, "tries of 4 requests: the client saw a fault")
 			})
 		}
 	})
@@ -330,9 +321,7 @@ func TestGoClientKeys(t *testing.T) {
 		}
 	}
 	for _, q := range legs(r.engines()) {
-		if got := q.Header.Get("Authorization"); got != "Bearer engines" {
-			t.Errorf("an engine got %q", got)
-		}
+		assert.Equal(t, q.Header.Get("Authorization"), "Bearer engines", "Authorization of an engine")
 		if !json.Valid(q.Body) || strings.Contains(fmt.Sprint(q.Header), "sk-a") {
 			t.Errorf("a client's key reached an engine: %v", q.Header)
 		}

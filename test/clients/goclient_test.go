@@ -14,6 +14,7 @@ import (
 	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -177,9 +178,7 @@ func TestGoClientAnswers(t *testing.T) {
 			whole, err := c.Completions.New(t.Context(), openai.CompletionNewParams{Model: model, Prompt: prompt, N: openai.Int(2), MaxTokens: openai.Int(5)})
 			require.NoError(t, err)
 			want := expected(t, "/v1/completions", last(s).body)
-			if len(whole.Choices) != len(want) {
-				t.Fatalf("%d choices, want %d", len(whole.Choices), len(want))
-			}
+			require.Equal(t, len(whole.Choices), len(want), "choices")
 			for i, choice := range whole.Choices {
 				if choice.Text != want[i].Text || choice.Index != int64(i) {
 					t.Errorf("choice %d is %q, want %q", i, choice.Text, want[i].Text)
@@ -188,9 +187,7 @@ func TestGoClientAnswers(t *testing.T) {
 		}
 	})
 	for _, leg := range legs(r.engines()) {
-		if got, want := leg.Header.Get("User-Agent"), "OpenAI/Go "+linked(t); got != want {
-			t.Errorf("an engine received User-Agent %q, want %q", got, want)
-		}
+		assert.Equal(t, leg.Header.Get("User-Agent"), "OpenAI/Go "+linked(t), "User-Agent of a leg")
 	}
 	for _, q := range s.all() {
 		if q.status != http.StatusOK || q.answerRequest == "" || q.header.Get("X-Stainless-Retry-Count") != "0" {

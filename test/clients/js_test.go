@@ -66,9 +66,7 @@ func TestJavaScriptClient(t *testing.T) {
 		"PROXY_URL="+r.URL, "KEYED_URL="+keyed.URL, "MODEL="+model, "EXPECTED="+string(want),
 		"PREFILL_URLS="+urls(r.P), "DECODE_URLS="+urls(r.D))
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	require.NoError(t, err, "%s", out)
 	t.Logf("%s", firstLine(string(out), "openai "))
 	r.strict()
 	keyed.strict()

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -125,9 +126,7 @@ func TestRecordedConversations(t *testing.T) {
 			})
 			r.converse(t, rec)
 			r.strict()
-			if n := sum(r.engines(), aborted); n != 0 {
-				t.Errorf("%d requests were aborted", n)
-			}
+			assert.Equal(t, sum(r.engines(), aborted), 0, "requests were aborted")
 		})
 	}
 }
@@ -148,9 +147,7 @@ func (r *rig) converse(t *testing.T, rec *recording) {
 			require.NoError(t, err)
 		}
 		rep, err := w.ask(x, r.proxy.Address)
-		if err != nil {
-			t.Fatalf("%s: %v", x.name, err)
-		}
+		require.NoError(t, err, x.name)
 		if !rep.whole {
 			w.Close()
 			w = nil

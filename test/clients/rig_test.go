@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -110,9 +111,7 @@ func (r *rig) script(list []*fakevllm.Server, f fakevllm.Fault) {
 func (r *rig) strict() {
 	r.t.Helper()
 	for _, s := range r.engines() {
-		if v := slices.Concat(s.Violations(), s.BadParams(), s.Refusals()); len(v) > 0 {
-			r.t.Errorf("%s: %v", s.Address(), v)
-		}
+		assert.Len(r.t, slices.Concat(s.Violations(), s.BadParams(), s.Refusals()), 0, s.Address())
 		if c := s.Counters(); c.Crashes > 0 {
 			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
 		}

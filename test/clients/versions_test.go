@@ -5,13 +5,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -55,9 +55,8 @@ func TestVersions(t *testing.T) {
 		t.Fatal("docs/clients.md has no table of clients")
 	}
 	table, _, _ = strings.Cut(table, "\n\n")
-	if got := strings.Split(table, "\n"); !slices.Equal(got, want) {
-		t.Errorf("the table of docs/clients.md is\n%s\nit should be\n%s", table, strings.Join(want, "\n"))
-	}
+	assert.EqualSlices(t, strings.Split(table, "\n"), want,
+		"the table of docs/clients.md is\n%s\nit should be\n%s", table, strings.Join(want, "\n"))
 }
 
 // TestLockFile checks that the lock file names no registry, so that it works with any.

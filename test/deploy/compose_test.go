@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -107,9 +108,7 @@ func TestComposeServices(t *testing.T) {
 				t.Errorf("%s publishes %s to the whole network", name, port)
 			}
 		}
-		if s.Restart != "unless-stopped" {
-			t.Errorf("%s: restart %q", name, s.Restart)
-		}
+		assert.Equal(t, s.Restart, "unless-stopped", "%s: restart", name)
 		want, ok := checks[program(s)]
 		if ok && !slices.Equal(s.Healthcheck.Test, want) {
 			t.Errorf("%s: health check %+v, want %q", name, s.Healthcheck, want)
@@ -159,9 +158,7 @@ func TestComposeAddresses(t *testing.T) {
 			}
 		}
 	}
-	if agents != 8 {
-		t.Errorf("%d agents, want 8", agents)
-	}
+	assert.Equal(t, agents, 8, "agents")
 }
 
 // image is the image that the Dockerfile builds.
@@ -198,9 +195,7 @@ func TestFlagsExist(t *testing.T) {
 			t.Errorf("%s: %v: %v\n%s", name, s.Command, err, out)
 		}
 	}
-	if len(programs) != 3 {
-		t.Errorf("the programs are %v, want pdmesh-proxy, pdmesh-agent and fakevllm", programs)
-	}
+	assert.Len(t, programs, 3, "the programs")
 }
 
 // continued matches the break of a line in the description of a flag.

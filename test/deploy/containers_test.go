@@ -161,9 +161,7 @@ func TestContainers(t *testing.T) {
 	}
 	began := time.Now()
 	c := start(t, dir)
-	if n := len(strings.Fields(c.do("ps", "--quiet"))); n != 13 {
-		t.Fatalf("%d containers run, want 13", n)
-	}
+	require.Equal(t, len(strings.Fields(c.do("ps", "--quiet"))), 13, "containers run")
 	c.serving(2, 2, c.proxies...)
 	t.Logf("all containers are healthy after %s", time.Since(began).Round(time.Second))
 
@@ -178,9 +176,7 @@ func TestContainers(t *testing.T) {
 		l.Served(2 * clients)
 		broken = l.Broken() - broken
 		t.Logf("%s: %s, %d streams visibly broken", name, time.Since(from).Round(time.Second), broken)
-		if failures := l.Failures(); len(failures) > 0 {
-			t.Fatalf("%s: lost responses: %v", name, failures)
-		}
+		require.Len(t, l.Failures(), 0, "%s: lost responses", name)
 		if broken > 0 && !streams {
 			t.Errorf("%s broke %d streams", name, broken)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -160,9 +161,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 
 	// Loaded on all engines through the proxy: the proxy knows it when the response arrives.
 	r.load(r.proxy.URL(), "everywhere")
-	if err := r.listed("everywhere", 2*len(pairs)); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, r.listed("everywhere", 2*len(pairs)))
 	used := map[string]bool{}
 	for range 4 * len(pairs) {
 		header := r.served("everywhere")

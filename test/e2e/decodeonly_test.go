@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -250,9 +251,7 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 				}
 				all.Go(func() {
 					resp, body := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+prompt+`","max_tokens":2,"stream":true}`)
-					if resp.StatusCode != http.StatusOK {
-						t.Errorf("%s: %s", resp.Status, body)
-					}
+					assert.Equal(t, resp.StatusCode, http.StatusOK, "%s: %s", resp.Status, body)
 				})
 			}
 			all.Wait()

@@ -37,9 +37,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 			if role == instance.Prefill {
 				resp, text, err := harness.Send(t.Context(), http.MethodPost, "http://"+n.Address+"/fake/faults", `{"kind":"slow","ttft":"15s","path":"/v1/completions"}`)
 				require.NoError(t, err)
-				if resp.StatusCode/100 != 2 {
-					t.Fatalf("/fake/faults: %s %s", resp.Status, text)
-				}
+				require.Equal(t, resp.StatusCode/100, 2, "/fake/faults: %s %s", resp.Status, text)
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -196,9 +197,7 @@ func TestStartErrors(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			out, code := runToFailure(t, tc.args[0], tc.args[1:]...)
-			if code != tc.code {
-				t.Errorf("exit code %d, want %d", code, tc.code)
-			}
+			assert.Equal(t, code, tc.code, "exit code")
 			require.Contains(t, out, tc.says...)
 			if strings.Contains(out, "panic") {
 				t.Errorf("it crashed: %s", out)

@@ -190,9 +190,7 @@ func (h *moveRig) awaitMembers(etcd []string, before map[string]member) {
 func (h *moveRig) move(fill func() *etcdtest.Cluster) {
 	h.t.Helper()
 	before := h.membership(h.old)
-	if len(before) != 5 {
-		h.t.Fatalf("the old etcd has %v", before)
-	}
+	require.Len(h.t, before, 5, "the old etcd")
 	l := harness.StartRetryingLoad(h.t, model, 8, 5*time.Millisecond, h.proxies[0].URL(), h.proxies[1].URL())
 	l.Served(50)
 	etcd := fill().Endpoints()

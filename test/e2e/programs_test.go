@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -91,14 +92,10 @@ func TestDemoKept(t *testing.T) {
 			pids[m[1]], _ = strconv.Atoi(m[2]) // digits
 		}
 		if strings.HasPrefix(line, "Logs: ") { // after the table
-			if err := syscall.Kill(pids["proxy-2"], syscall.SIGKILL); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, syscall.Kill(pids["proxy-2"], syscall.SIGKILL))
 		}
 	}, "--keep", "--proxies", "2", "--etcd", "3")
-	if len(pids) != 13 {
-		t.Errorf("these processes are listed, want 13: %v", pids)
-	}
+	assert.Len(t, pids, 13, "processes")
 	for name, pid := range pids {
 		if err := syscall.Kill(pid, 0); err == nil {
 			t.Errorf("%s (pid %d) still runs", name, pid)

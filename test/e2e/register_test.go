@@ -65,9 +65,7 @@ func TestSelfRegisteredNodes(t *testing.T) {
 	client := newClient(t, key)
 	for i := range 4 {
 		r := complete(ctx, client, proxy.URL(), fmt.Sprintf("registered by hand %d", i), 10)
-		if r.Err != nil {
-			t.Fatalf("request %d: %v", i, r.Err)
-		}
+		require.NoError(t, r.Err, "request %d", i)
 		if p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode"); p != prefill.Address || d != decode.Address {
 			t.Errorf("request %d was served by %q and %q", i, p, d)
 		}

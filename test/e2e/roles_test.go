@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -144,9 +145,7 @@ func TestRoleChanges(t *testing.T) {
 		wg.Go(func() { statuses[i], _ = r.set(i, r.nodes[at], instance.Decode) })
 	}
 	wg.Wait()
-	if statuses[0]+statuses[1] != http.StatusOK+http.StatusBadRequest {
-		t.Errorf("both left prefill: %v", statuses)
-	}
+	assert.Equal(t, statuses[0]+statuses[1], http.StatusOK+http.StatusBadRequest, "both left prefill: %v", statuses)
 	r.agree([]string{"d p d d", "d d d pd"}, 0, 1, 2)
 	steady.served(5)
 
@@ -158,9 +157,7 @@ func TestRoleChanges(t *testing.T) {
 		r.etcd.Resume()
 		wg.Wait()
 	})
-	if stopped != nil {
-		t.Fatal(stopped)
-	}
+	require.NoError(t, stopped)
 	uncut(third)
 	r.agree(either, 0, 1)
 

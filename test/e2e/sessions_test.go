@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
@@ -118,9 +119,8 @@ func TestAgentsKeepInstance_ByDefault(t *testing.T) {
 	plain, plainLater, moved := run("default")
 	t.Logf("cached tokens: %.2f %% with a configured header, %.2f %% with --client-bound alone, %.2f %% without configuration; "+
 		"after the first turn %.2f %%, %.2f %%, %.2f %%", bound, known, plain, boundLater, knownLater, plainLater)
-	if moved+movedKnown > 0 {
-		t.Errorf("%d turns left their session's instance without configuration, %d with --client-bound", moved, movedKnown)
-	}
+	assert.Equal(t, moved+movedKnown, 0,
+		"%d turns left their session's instance without configuration, %d with --client-bound", moved, movedKnown)
 	if plain < bound-1 || min(plainLater, knownLater) < boundLater-1 {
 		t.Error("without configuration the hit rate is more than a point below that with a configured header")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -78,9 +79,8 @@ func assertIdle(t testing.TB, n *fleet.Node) {
 	t.Helper()
 	var w pendingWork
 	engineState(t, n, &w)
-	if w.Counters.Running+w.Counters.Waiting+w.Counters.Unpulled != 0 {
-		t.Errorf("%s has pending work: %+v", n.Address, w.Counters)
-	}
+	assert.Equal(t, w.Counters.Running+w.Counters.Waiting+w.Counters.Unpulled, 0,
+		"%s has pending work: %+v", n.Address, w.Counters)
 }
 
 // streams are long streams through one proxy. Each must end normally.
@@ -199,9 +199,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	for _, l := range []*harness.Load{l, others} {
 		l.FinishUncut()
 	}
-	if n := requestsOf(t, x) - before; n != 0 {
-		t.Errorf("%d requests went to the drained instance", n)
-	}
+	assert.Equal(t, requestsOf(t, x)-before, 0, "requests went to the drained instance")
 	// It has resumed and publishes its presence again.
 	r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
 	assertIdle(t, x)

@@ -34,9 +34,8 @@ func order(t testing.TB, n *fleet.Node, method, path, body string) {
 	t.Helper()
 	resp, text, err := harness.Send(context.WithoutCancel(t.Context()), method, "http://"+n.Address+path, body)
 	require.NoError(t, err)
-	if resp.StatusCode != http.StatusNoContent {
-		t.Fatalf("%s %s of %s: %s %s", method, path, n.Address, resp.Status, text)
-	}
+	require.Equal(t, resp.StatusCode, http.StatusNoContent,
+		"%s %s of %s: %s %s", method, path, n.Address, resp.Status, text)
 }
 
 const (

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -38,9 +39,7 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 		l.Served(40)
 		picks += requestsOf(t, n)
 		counted(t, 22, string(role)+": picks while drained, its agent and its engine restarted", picks, 0)
-		if picks != 0 {
-			t.Errorf("%d requests went to %s", picks, n.Address)
-		}
+		assert.Equal(t, picks, 0, "requests went to %s", n.Address)
 		r.mustPdctl("undrain", string(role), n.Address)
 		r.awaitReady(n.Address, "")
 		testkit.Eventually(t, soon, func() error {

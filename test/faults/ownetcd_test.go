@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -74,9 +75,7 @@ func signal(t testing.TB, sig syscall.Signal, pids ...int) {
 		if pid <= 0 {
 			t.Fatalf("%s to process %d", sig, pid) // kill(2) would signal a process group
 		}
-		if err := syscall.Kill(pid, sig); err != nil {
-			t.Fatalf("%s to %d: %v", sig, pid, err)
-		}
+		require.NoError(t, syscall.Kill(pid, sig), "%s to %d", sig, pid)
 	}
 	if sig == syscall.SIGSTOP {
 		fleet.AwaitStop(pids...)
@@ -212,9 +211,7 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 		members.Put(t, members.Dial(t, etcd), members.Layout(t).Instance(decodeAt(9)), `{"v":1,"state":"draining"}`)
 		wait(t, 200*time.Millisecond)
 	}
-	if err := proxy.Err(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, proxy.Err())
 	if log, err := os.ReadFile(proxy.LogFile()); err != nil || strings.Contains(string(log), "has ended") {
 		t.Errorf("%v: its etcd has exited:\n%s", err, proxy.LogTail(10))
 	}

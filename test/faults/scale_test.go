@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -311,9 +312,7 @@ func TestFault26_SlowReader(t *testing.T) {
 	}
 	// A snapshot of 200 instances is about 100 KB: 3000 of them would be 300 MB.
 	counted(t, 26, "growth of the heap over 3000 unread changes, MiB", max(0, heap()-before)>>20, 32)
-	if n := w.Status().Revision; n != last {
-		t.Errorf("status at revision %d, want %d", n, last)
-	}
+	assert.Equal(t, w.Status().Revision, last, "status at revision")
 }
 
 // A hundred reconnects leak no goroutine.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -84,9 +85,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 			t.Errorf("%s was ejected, although no instance answered", n.Address)
 		}
 	}
-	if n := l.Broken(); n > 0 {
-		t.Errorf("%d streams were cut", n)
-	}
+	assert.Equal(t, l.Broken(), 0, "streams were cut")
 }
 
 // The only decode instance accepts connections and never answers again: requests end at their own
@@ -159,7 +158,5 @@ func TestFault03_OnlyDecodeReportedSlow(t *testing.T) {
 	if !down.Load() {
 		t.Error("its agent has not reported it as down: the test shows nothing")
 	}
-	if n := l.Broken(); n > 0 {
-		t.Errorf("%d streams were cut", n)
-	}
+	assert.Equal(t, l.Broken(), 0, "streams were cut")
 }

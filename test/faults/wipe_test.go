@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -102,9 +103,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 		return nil
 	})
 	for _, in := range w.Snapshot().All() {
-		if in.View != instance.Orphan {
-			t.Errorf("%s is shown as %q", in.Key, in.View)
-		}
+		assert.Equal(t, in.View, instance.Orphan, "%s is shown as", in.Key)
 	}
 }
 
@@ -195,9 +194,7 @@ func TestFault12_WipedWhileConnected(t *testing.T) {
 	if failed(s) != failed(was) || s.Checks != 0 {
 		t.Errorf("contact was lost, or another request failed: %+v, before %+v", s, was)
 	}
-	if s.Epochs != 1 {
-		t.Errorf("it was not recognized as another store: %+v", s)
-	}
+	assert.Equal(t, s.Epochs, 1, "it was not recognized as another store: %+v", s)
 }
 
 // identity returns the cluster ID and the member ID of the store behind a client.
@@ -339,9 +336,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	r.awaitStatus(etcdIs(string(watch.Live)))
 	l.Served(20)
 	l.Finish()
-	if n := requestsOf(t, removed) - before; n != 0 {
-		t.Errorf("%d requests went to the instance that was removed", n)
-	}
+	assert.Equal(t, requestsOf(t, removed)-before, 0, "requests went to the instance that was removed")
 }
 
 // A proxy is suspended, like a laptop or a virtual machine, until its presence has expired. An
@@ -372,7 +367,5 @@ func TestFault31_ProxySuspended(t *testing.T) {
 	l.Served(60)
 	l.Finish()
 	counted(t, 31, "picks of an instance that was drained meanwhile", requestsOf(t, drained)-before, 0)
-	if n := requestsOf(t, drained) - before; n != 0 {
-		t.Errorf("%d requests went to the drained instance", n)
-	}
+	assert.Equal(t, requestsOf(t, drained)-before, 0, "requests went to the drained instance")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The commands of the change that added elastic scaling to vllm-ascend's load-balance proxy. Its curl
@@ -82,9 +83,7 @@ func TestLoadBalanceProxy(t *testing.T) {
 	for range 4 {
 		s.serves(chat, "hello", 50)
 	}
-	if s.served("8201") != before {
-		t.Error("the removed instance still serves")
-	}
+	assert.Equal(t, s.served("8201"), before, "the removed instance still serves")
 	s.strict(true)
 }
 

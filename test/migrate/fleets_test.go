@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -38,16 +39,12 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 	for range 8 {
 		a.serves(elasticCompletion, "hello", 50)
 	}
-	if n := b.served(all...); n != 0 {
-		t.Errorf("%d requests for the first fleet went to the second", n)
-	}
+	assert.Equal(t, b.served(all...), 0, "requests for the first fleet went to the second")
 	before := a.served(all...)
 	for range 8 {
 		b.serves(elasticChat, "hello", 50)
 	}
-	if a.served(all...) != before {
-		t.Error("requests for the second fleet went to the first")
-	}
+	assert.Equal(t, a.served(all...), before, "requests for the second fleet went to the first")
 
 	// An instance added through one proxy belongs to that proxy's fleet, even if it was pending.
 	a.up(fakevllm.RolePrefill, "8102")

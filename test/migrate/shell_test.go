@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -50,9 +51,7 @@ func words(t *testing.T, line string, vars map[string]string) []string {
 			word.WriteRune(c)
 		}
 	}
-	if quote != 0 {
-		t.Fatalf("unterminated quote in %q", line)
-	}
+	require.Equal(t, quote, 0, "unterminated quote in %q", line)
 	if inWord {
 		out = append(out, word.String())
 	}
@@ -69,9 +68,7 @@ func TestWords(t *testing.T) {
 		{`'it is $model'`, "it is $model"},
 		{"''", ""},
 	} {
-		if got := strings.Join(words(t, tt.in, vars), "|"); got != tt.want {
-			t.Errorf("%s: got %s, want %s", tt.in, got, tt.want)
-		}
+		assert.Equal(t, strings.Join(words(t, tt.in, vars), "|"), tt.want, tt.in)
 	}
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -176,12 +177,8 @@ func (s *site) answers(line string, status int, printed string, extra ...string)
 	s.t.Helper()
 	code, body := s.curl(line)
 	var got, want map[string]any
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		s.t.Fatalf("%s\n%d, no JSON: %s", line, code, body)
-	}
-	if err := json.Unmarshal([]byte(s.text(printed)), &want); err != nil {
-		s.t.Fatalf("%s: %v", printed, err)
-	}
+	require.NoError(s.t, json.Unmarshal([]byte(body), &got), "%s\n%d, no JSON: %s", line, code, body)
+	require.NoError(s.t, json.Unmarshal([]byte(s.text(printed)), &want), printed)
 	if code != status {
 		s.t.Errorf("%s\nstatus %d, want %d: %s", line, code, status, body)
 	}
@@ -261,9 +258,7 @@ func (s *site) serves(line, prompt string, tokens int) {
 		got = answer.Choices[0].Message.Content
 		want = fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: prompt}}, fakevllm.Sampling{MaxTokens: tokens}).Text
 	}
-	if got != want {
-		s.t.Errorf("%s\nanswer %q, want %q", line, got, want)
-	}
+	assert.Equal(s.t, got, want, "%s\nanswer", line)
 }
 
 // strict fails the test if an engine received an invalid request. If decoded is set, the decode engines
@@ -272,9 +267,7 @@ func (s *site) strict(decoded bool) {
 	s.t.Helper()
 	var local int64
 	for port, e := range s.engines {
-		if v := append(e.Violations(), e.BadParams()...); len(v) > 0 {
-			s.t.Errorf("engine of port %s: %v", port, v)
-		}
+		assert.Len(s.t, append(e.Violations(), e.BadParams()...), 0, "engine of port %s", port)
 		local += e.Counters().LocalPrefills
 	}
 	if decoded && local > 0 {
@@ -306,9 +299,7 @@ func (s *site) record(role instance.Role, port string) instance.Record {
 		}
 		return err
 	})
-	if raw[0].Lease != 0 {
-		s.t.Errorf("%s has a lease", k)
-	}
+	assert.Equal(s.t, raw[0].Lease, 0, "%s has a lease", k)
 	rec, _, err := schema.DecodeRecord(k, raw[0].Value)
 	require.NoError(s.t, err)
 	return rec

@@ -114,9 +114,7 @@ func TestBoard(t *testing.T) {
 		}
 		for x := g.X; x < g.X+g.W; x++ {
 			for y := g.Y; y < g.Y+g.H; y++ {
-				if other := taken[[2]int{x, y}]; other != "" {
-					t.Fatalf("%s overlaps %s", name, other)
-				}
+				require.Equal(t, taken[[2]int{x, y}], "", "%s overlaps", name)
 				taken[[2]int{x, y}] = name
 			}
 		}

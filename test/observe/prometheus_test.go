@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -178,7 +179,5 @@ func TestPrometheus(t *testing.T) {
 			t.Errorf("panel %q shows nothing", panel.Title)
 		}
 	}
-	if n := p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`); n != 1 {
-		t.Errorf("%d proxies by label", n)
-	}
+	assert.Equal(t, p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`), 1, "proxies by label")
 }

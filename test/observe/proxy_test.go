@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -36,9 +37,7 @@ func TestLogLevel(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(text), &answer))
 		return answer.Level
 	}
-	if got := ask(http.MethodPut, `{"level":"warn"}`); got != "warn" {
-		t.Errorf("level %q", got)
-	}
+	assert.Equal(t, ask(http.MethodPut, `{"level":"warn"}`), "warn", "level")
 	for _, step := range []struct {
 		signal syscall.Signal
 		want   string

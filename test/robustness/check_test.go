@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -172,9 +173,7 @@ func TestCheck_BadHistories(t *testing.T) {
 			t.Errorf("%s: violations %v, excused %v, want one of rule %s", name, v.Violations, v.Excused, tc.rule)
 		}
 		for _, one := range v.Violations {
-			if one.Rule != tc.rule {
-				t.Errorf("%s: also violates %s", name, one)
-			}
+			assert.Equal(t, one.Rule, tc.rule, "%s: also violates %s", name, one)
 		}
 	}
 }
@@ -270,9 +269,7 @@ func TestExcerpt(t *testing.T) {
 	v := Check(h).Violations[0]
 	text := h.Excerpt(v, 6*time.Second, 30)
 	require.Contains(t, text, "drain decode/"+d1, "arrival of c-00000001", "request c to proxy-1", "etcd    10")
-	if lines := strings.Count(h.Excerpt(v, 6*time.Second, 3), "\n"); lines != 3 {
-		t.Errorf("%d lines", lines)
-	}
+	assert.Equal(t, strings.Count(h.Excerpt(v, 6*time.Second, 3), "\n"), 3, "lines")
 }
 
 // A plan depends only on its seed, and all kinds of faults occur in some seed.
@@ -301,9 +298,7 @@ func TestPlan(t *testing.T) {
 			shapes[e.Role+" "+e.Connector+" "+strings.Join(e.Models, ",")] = true
 		}
 	}
-	if queues != 50 {
-		t.Errorf("%d of 200 seeds have a queue", queues)
-	}
+	assert.Equal(t, queues, 50, "seeds with a queue, of 200")
 	for _, kind := range slices.Concat(engineFaults, streamFaults, linkFaults, []string{"restart-behind", "unload-adapter"}, proxyFaults, etcdFaults, exclusive, operators, spareOps) {
 		if !kinds[kind] {
 			t.Errorf("no seed has %s", kind)

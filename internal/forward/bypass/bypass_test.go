@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -58,9 +59,7 @@ func TestReasons_Used(t *testing.T) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok {
 			text, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			constants[v.Names[0].Name] = text
 		}
 		return true

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -101,18 +102,14 @@ func pass(t *testing.T, a *continuation.Answer, events ...string) string {
 func next(t *testing.T, a *continuation.Answer) *continuation.Next {
 	t.Helper()
 	n, why := a.Next(detokenize)
-	if why != "" {
-		t.Fatalf("refused: %s", why)
-	}
+	require.Equal(t, why, "", "refused")
 	return n
 }
 
 func fields(t *testing.T, body []byte) map[string]any {
 	t.Helper()
 	var v map[string]any
-	if err := json.Unmarshal(body, &v); err != nil {
-		t.Fatalf("%v in %s", err, body)
-	}
+	require.NoError(t, json.Unmarshal(body, &v), "%s", body)
 	return v
 }
 
@@ -172,9 +169,7 @@ func TestAnswer_ContinuesChat(t *testing.T) {
 	if f["max_tokens"] != 6.0 || f["max_completion_tokens"] != nil || f["messages"] == nil {
 		t.Errorf("next request: %s", n.Request.Body)
 	}
-	if got := string(n.Request.PromptTokenIDs); got != "[20,21,10,11,14]" {
-		t.Errorf("prompt %s", got)
-	}
+	assert.Equal(t, string(n.Request.PromptTokenIDs), "[20,21,10,11,14]", "prompt")
 	if got := string(n.Request.NewEdit().Body().Bytes()); !strings.Contains(got, `"kv_transfer_params":{"prompt_token_ids":[20,21,10,11,14]}`) {
 		t.Errorf("leg %s", got)
 	}
@@ -251,9 +246,7 @@ func TestAnswer_SeamOfParsers(t *testing.T) {
 	t.Parallel()
 	a := begin(t, openai.Chat, `,"tools":[{"type":"function"}]`)
 	pass(t, a, roleEvent(20), chatEvent(`"content":"The"`, 10, 19), chatEvent("", 20))
-	if got := string(next(t, a).Request.PromptTokenIDs); got != "[20,10]" {
-		t.Errorf("goes on from %s", got)
-	}
+	assert.Equal(t, string(next(t, a).Request.PromptTokenIDs), "[20,10]", "goes on from")
 }
 
 // A parser may hold back white space at the end of reasoning until more reasoning follows, and otherwise drop
@@ -402,9 +395,7 @@ func TestAnswer_ReasoningTokens(t *testing.T) {
 		pass(t, a, c.first...)
 		next(t, a)
 		got := pass(t, a, roleEvent(c.ids...), strings.Replace(chatEvent(`"reasoning":" is"`, 14), "}]}", "}],"+usage+"}", 1), last)
-		if strings.Count(got, c.want) != 2 {
-			t.Errorf("%s, want %s", got, c.want)
-		}
+		assert.Equal(t, strings.Count(got, c.want), 2, "%s, want %s", got, c.want)
 	}
 }
 
@@ -513,15 +504,11 @@ func TestAnswer_RefusesMore(t *testing.T) {
 		`{"type":"enabled","budget_tokens":9}`: continuation.ReasonThinking, `{"type":"disabled"}`: "", `null`: "",
 	} {
 		m := newAnswer(t, openai.Messages, `{"model":"m","messages":[],"max_tokens":20,"stream":true,"temperature":0,"thinking":`+thinking+`}`)
-		if why := m.Refused(); why != want {
-			t.Errorf("thinking %s: %q, want %q", thinking, why, want)
-		}
+		assert.Equal(t, m.Refused(), want, "thinking %s", thinking)
 	}
 	a := begin(t, openai.Completion, "")
 	pass(t, a, strings.Replace(first, "[10]", "null", 1))
-	if why := a.Refused(); why != continuation.ReasonNoIDs {
-		t.Errorf("an engine without token ids: %q", why)
-	}
+	assert.Equal(t, a.Refused(), continuation.ReasonNoIDs, "an engine without token ids")
 	if !a.Records() || a.WantsIDs() {
 		t.Errorf("after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
 	}
@@ -532,18 +519,14 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	}
 	for i := range 4 {
 		_, why := a.Next(detokenize)
-		if (why == continuation.ReasonLimit) != (i == 3) {
-			t.Errorf("move %d: %q", i, why)
-		}
+		assert.Equal(t, why == continuation.ReasonLimit, i == 3, "move %d: %q", i, why)
 	}
 	bodies := scratch.NewBodies(8 << 10)
 	require.NoError(t, bodies.Reserve(8<<10))
 	a = continuation.New(parse(t, openai.Completion, `{"prompt":"x","stream":true}`), 3, bodies)
 	many := make([]int, 4096)
 	pass(t, a, textEvent("The", many, []int{10}))
-	if why := a.Refused(); why != continuation.ReasonMemory {
-		t.Errorf("no memory: %q", why)
-	}
+	assert.Equal(t, a.Refused(), continuation.ReasonMemory, "no memory")
 }
 
 // A replay omits the text that the client has, even if that ends inside an event, and stops if the engine
@@ -572,9 +555,7 @@ func TestAnswer_Replays(t *testing.T) {
 			t.Fatalf("%s: goes on by %s", c.name, n.How)
 		}
 		out, err := a.Pass([]byte(c.replay))
-		if (err == nil) != (c.want != nil) {
-			t.Fatalf("%s: %v, %s", c.name, err, out)
-		}
+		require.Equal(t, err == nil, c.want != nil, "%s: %v, %s", c.name, err, out)
 		for _, want := range c.want {
 			if !strings.Contains(string(out), want) {
 				t.Errorf("%s: no %s in %s", c.name, want, out)
@@ -596,9 +577,7 @@ func TestAnswer_ReplaysReasoningOfTwoNames(t *testing.T) {
 		t.Fatalf("goes on by %s", n.How)
 	}
 	want := strings.Replace(both(", so"), "[10]", "null", 1)
-	if got := pass(t, a, roleEvent(20), both("hm, so")); got != want {
-		t.Errorf("got %s\nwant %s", got, want)
-	}
+	assert.Equal(t, pass(t, a, roleEvent(20), both("hm, so")), want)
 }
 
 // A replay omits the logprobs that the client has.
@@ -670,9 +649,7 @@ func TestAnswer_ReplaysForUsage(t *testing.T) {
 		if n := next(t, a); n.How != continuation.HowReplay {
 			t.Fatalf("goes on by %s", n.How)
 		}
-		if got := pass(t, a, roleEvent(20), replay, usage); got != usage {
-			t.Errorf("of %s\n got %s", replay, got)
-		}
+		assert.Equal(t, pass(t, a, roleEvent(20), replay, usage), usage, "%s", replay)
 	}
 	a := lost()
 	next(t, a)

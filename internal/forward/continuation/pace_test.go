@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -52,9 +53,7 @@ func TestPace(t *testing.T) {
 		for i := range got {
 			got[i] = <-turns
 		}
-		if got != [4]int{-5, 3, 2, 1} {
-			t.Errorf("turns %v", got)
-		}
+		assert.Equal(t, got, [4]int{-5, 3, 2, 1}, "turns")
 		if end = p.TryBegin(limit(1)); end == nil { // no stream is moving now
 			t.Fatal("no turn")
 		}
@@ -86,21 +85,15 @@ func TestPace_LimitGrows(t *testing.T) {
 			go wait()
 		}
 		synctest.Wait()
-		if n := len(ends); n != 1 {
-			t.Fatalf("%d turns with a limit of 0", n)
-		}
+		require.Equal(t, len(ends), 1, "turns with a limit of 0")
 		limit.Store(2)
 		(<-ends)()
 		synctest.Wait()
-		if n := len(ends); n != 2 {
-			t.Errorf("%d turns with a limit of 2", n)
-		}
+		assert.Equal(t, len(ends), 2, "turns with a limit of 2")
 		limit.Store(8)
 		go wait()
 		synctest.Wait()
-		if n := len(ends); n != 4 {
-			t.Errorf("%d turns with a limit of 8", n)
-		}
+		assert.Equal(t, len(ends), 4, "turns with a limit of 8")
 		limit.Store(1)
 		for range 4 {
 			(<-ends)()

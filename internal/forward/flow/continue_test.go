@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -134,9 +135,7 @@ func TestCompletion_ContinuesAfterSuspension(t *testing.T) {
 		defer l.End()
 		defer c.move.bound(l)()
 		time.Sleep(4 * time.Second)
-		if err := context.Cause(l); err != nil {
-			t.Errorf("the leg was ended at once: %v", err)
-		}
+		assert.NoError(t, context.Cause(l), "the leg was ended at once")
 		time.Sleep(2 * time.Second)
 		if limit, ok := errors.AsType[*leg.LimitError](context.Cause(l)); !ok || limit.Limit.Class != leg.NotContinued {
 			t.Errorf("the leg was ended by %v", context.Cause(l))

@@ -10,6 +10,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // After three requests in a row without notifications, an instance is bypassed. Trial requests follow after
@@ -54,9 +55,7 @@ func TestUnnotified_Trials(t *testing.T) {
 			}
 			fail()
 		}
-		if n := len(lines.AllEntries()) - warned; n != 6 {
-			t.Errorf("%d warnings of 6 trials", n)
-		}
+		assert.Equal(t, len(lines.AllEntries())-warned, 6, "warnings of 6 trials")
 		time.Sleep(longestTrial)
 		if u.bypassed(in) {
 			t.Fatal("not tried")

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 var errCause = errors.New("cause")
@@ -95,9 +96,7 @@ func TestLegDeadlineMoves(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := endedBy(l); got != "no further byte of the answer for 1 s (--idle-timeout)" {
-			t.Errorf("ended by %q", got)
-		}
+		assert.Equal(t, endedBy(l), "no further byte of the answer for 1 s (--idle-timeout)", "ended by")
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 type source struct{ documents *instance.Documents }
@@ -87,9 +88,7 @@ func TestSticky(t *testing.T) {
 			for range 20 {
 				seen[first(r, c[0], c[1])] = true
 			}
-			if len(seen) != want[i] {
-				t.Errorf("sticky %q, %q: %v", sticky, c, seen)
-			}
+			assert.Len(t, seen, want[i], "sticky %q, %q", sticky, c)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -69,9 +70,7 @@ func TestAnswerHeader(t *testing.T) {
 		}
 		slices.Sort(got)
 		slices.Sort(all)
-		if !slices.Equal(got, all) {
-			t.Errorf("traced %v: %s", traced, strings.Join(got, "; "))
-		}
+		assert.EqualSlices(t, got, all, "traced %v: %s", traced, strings.Join(got, "; "))
 	}
 }
 

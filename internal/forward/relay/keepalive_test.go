@@ -15,6 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // kept returns an Answer whose client is a recorder.
@@ -43,9 +45,7 @@ func TestKeepAlive_Interval(t *testing.T) {
 			synctest.Wait()
 			a.keep.mu.Lock() // the timer writes to the same buffer
 			defer a.keep.mu.Unlock()
-			if got := w.Body.String(); got != want {
-				t.Fatalf("after %v: %q, want %q", after, got, want)
-			}
+			require.Equal(t, w.Body.String(), want, "after %v", after)
 			w.Body.Reset()
 		}
 		check(9*time.Second, "")
@@ -87,9 +87,7 @@ func TestKeepAlive_Messages(t *testing.T) {
 		synctest.Wait()
 		a.StopKeepAlive()
 		want := keepAliveComment + keepAliveComment + ": X-Pd-Policy: p\n\n" + keepAliveComment + "event: message_start\ndata: {}\n\n" + keepAlivePing
-		if got := w.Body.String(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, w.Body.String(), want)
 	})
 }
 

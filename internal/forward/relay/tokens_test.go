@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Later events replace the numbers of earlier ones, prefill reports the cached tokens, and events without
@@ -20,9 +21,7 @@ func TestAnswer_Tokens(t *testing.T) {
 		t.Errorf("%+v, want %+v", a.Tokens, want)
 	}
 	a.Prompted(0, 0) // no prefill
-	if a.Tokens.Cached != 9 {
-		t.Errorf("%+v", a.Tokens)
-	}
+	assert.Equal(t, a.Tokens.Cached, 9, "%+v", a.Tokens)
 	a.Prompted(8, 0)
 	if a.Tokens.Input != 9 || a.Tokens.Cached != 0 {
 		t.Errorf("%+v", a.Tokens)
@@ -38,7 +37,5 @@ func TestAnswer_Tokens(t *testing.T) {
 func TestAnswer_TokensAllocateNothing(t *testing.T) { //nolint:paralleltest // it counts allocations
 	a := Answer{Kind: openai.Chat}
 	batch := []byte(`data: {"choices":[{"index":0,"delta":{"content":"a_reason\":"},"finish_reason":null}]}` + "\n\n")
-	if n := testing.AllocsPerRun(100, func() { a.noteEvents(batch) }); n != 0 {
-		t.Errorf("%v allocations for an event", n)
-	}
+	assert.Equal(t, testing.AllocsPerRun(100, func() { a.noteEvents(batch) }), 0, "allocations for an event")
 }

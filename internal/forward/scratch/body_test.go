@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -90,9 +91,7 @@ func TestMemoryOfOneBody(t *testing.T) {
 			b := NewBodies(int64(1 + most))
 			b.held.Store(1)
 			body, err := b.Read(bytes.NewReader(make([]byte, n)), int64(length))
-			if err != nil {
-				t.Errorf("a body of %d bytes, %d announced, takes more than %d: %v", n, length, most, err)
-			}
+			assert.NoError(t, err, "a body of %d bytes, %d announced, takes more than %d", n, length, most)
 			b.held.Add(-1)
 			end(t, b, body)
 		}

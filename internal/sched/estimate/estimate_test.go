@@ -9,6 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const name = "m"
@@ -99,9 +101,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)
 	p := estimate.Prefill{Address: "p", Uncached: 100}
-	if got := e.Decide(name, p, 100); got != (estimate.Decision{Reason: estimate.Learning}) {
-		t.Fatalf("knows nothing and says %+v", got)
-	}
+	require.Equal(t, e.Decide(name, p, 100), (estimate.Decision{Reason: estimate.Learning}), "without a sample")
 	for range 4 {
 		e.Prefilled(name, p, 100*time.Millisecond)
 		e.Handed(name, estimate.Decode{Address: "d", Tokens: 100}, 20*time.Millisecond)
@@ -141,9 +141,7 @@ func TestExplore_WorseWithinLimit(t *testing.T) {
 		for range 64 {
 			tried = tried || e.Decide(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == bypass.Explore
 		}
-		if tried != tc.want {
-			t.Errorf("%v tokens wait at decode: tried %t", tc.queued, tried)
-		}
+		assert.Equal(t, tried, tc.want, "%v tokens wait at decode: tried", tc.queued)
 	}
 }
 
@@ -159,9 +157,7 @@ func TestHysteresis(t *testing.T) {
 		queued float64
 		want   bool
 	}{{480, false}, {540, false}, {700, true}, {480, true}, {420, true}, {300, false}, {480, false}} {
-		if got := at(step.queued); got != step.want {
-			t.Fatalf("%v queued: alone %v, want %v", step.queued, got, step.want)
-		}
+		require.Equal(t, at(step.queued), step.want, "%v queued: alone", step.queued)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestPredictions(t *testing.T) {
@@ -82,11 +83,8 @@ func TestPace(t *testing.T) {
 		{Role: instance.Prefill, Address: "x"}: {Samples: 2, Seconds: 2, Work: 600},
 		{Role: instance.Decode, Address: "x"}:  {Samples: 2, Seconds: .2, Work: 8},
 	} {
-		if got := e.Pace(k); got != want {
-			t.Errorf("%s: %+v, want %+v", k, got, want)
-		}
+		assert.Equal(t, e.Pace(k), want, k)
 	}
-	if got := e.Pace(instance.Key{Role: instance.Decode, Address: "y"}); got != (instance.ListedPace{}) {
-		t.Errorf("without samples: %+v", got)
-	}
+	assert.Equal(t, e.Pace(instance.Key{Role: instance.Decode, Address: "y"}), (instance.ListedPace{}),
+		"without samples")
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Shares sum to the limit, none is negative, and none exceeds its demand
@@ -292,9 +294,7 @@ func TestReserve(t *testing.T) {
 			if refusal != nil {
 				is = fmt.Sprint(refusal.Kind, " ", refusal.Limit, " ", refusal.Wait.Round(time.Second))
 			}
-			if is != want {
-				t.Fatalf("%q, want %q", is, want)
-			}
+			require.Equal(t, is, want)
 			return ticket
 		}
 		first := reserve("")
@@ -389,8 +389,6 @@ func TestUsage_ClockSetBack(t *testing.T) {
 			t.Errorf("59 minutes later: %+v", got)
 		}
 		p.ShiftUse(59 + 1e6)
-		if got := p.Usage(); len(got) != 0 {
-			t.Errorf("after the clock was set back: %+v", got)
-		}
+		assert.Len(t, p.Usage(), 0, "after the clock was set back")
 	})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // engine publishes the events of one instance: blocks of four tokens, each token a byte.
@@ -129,9 +130,7 @@ func TestKVAware_FewQueries(t *testing.T) {
 			asks++
 		}
 	}
-	if asks > 0 {
-		t.Errorf("%d of 18 prompts that only begin alike were asked for", asks)
-	}
+	assert.Equal(t, asks, 0, "asked for, of 18 prompts that only begin alike")
 	chat, asks := prompt(4, 100_000), 0
 	const turns = 90
 	for n := range turns {

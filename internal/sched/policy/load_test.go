@@ -4,6 +4,8 @@ import (
 	"math"
 	"sync"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The reported load of other proxies counts as much as this proxy's, and leaves no remainder when it ends.
@@ -37,18 +39,14 @@ func TestWeigh(t *testing.T) {
 		l.Engine.Store(tc.engine)
 		l.Weigh()
 		l.Weigh()
-		if got := l.Legs(); got != tc.want {
-			t.Errorf("%s: %g legs, want %g", tc.name, got, tc.want)
-		}
+		assert.Equal(t, l.Legs(), tc.want, "%s: legs", tc.name)
 		l.Others = Others{}
 		l.Engine.Store(nil)
 		l.Weigh()
 		for _, n := range tc.own {
 			l.End(n)
 		}
-		if got := l.sum.Load(); got != 0 {
-			t.Errorf("%s: %d is left", tc.name, got)
-		}
+		assert.Equal(t, l.sum.Load(), 0, "%s: left", tc.name)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // TestPrefix_MemoryOfAllModels: the policies of all models share one limit. The least recently
@@ -79,7 +80,5 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	}
 	ask(1, 0)
 	recorder(policies[0]).Close()
-	if used := budget.Used(indexmem.Prompts); used != 0 {
-		t.Errorf("%d bytes after all are closed", used)
-	}
+	assert.Equal(t, budget.Used(indexmem.Prompts), 0, "bytes after all are closed")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -226,9 +227,7 @@ func TestPrefixBreaksTiesBySession(t *testing.T) {
 		list[home].Load.Waiting.Add(-20000)
 		other := newPrefix(Options{})
 		placed, _ := other.Choose(All(list), asking(prompt(3000+n, 3000)))
-		if at := asks(other, prompt(3000+n, 3000)); at != placed {
-			t.Errorf("session %d is not at the cache of its prompt", n)
-		}
+		assert.Equal(t, asks(other, prompt(3000+n, 3000)), placed, "session %d is not at the cache of its prompt", n)
 	}
 	for i := range list {
 		if spread[i] < 4 {

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestFind(t *testing.T) {
@@ -47,9 +49,7 @@ func TestChain(t *testing.T) {
 				}
 				asked = append(asked, k.Name)
 			}
-			if asked[len(asked)-1] != Default {
-				t.Errorf("%q: the last is %v", name, asked)
-			}
+			assert.Equal(t, asked[len(asked)-1], Default, "%q: the last is %v", name, asked)
 			if bind && asked[0] != Session {
 				t.Errorf("%q: sessions are not asked about first: %v", name, asked)
 			}

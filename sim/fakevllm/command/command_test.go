@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -85,9 +86,7 @@ func TestSIGTERM(t *testing.T) {
 		t.Errorf("it printed %q", line)
 	}
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
-	if err := p.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	assert.NoError(t, p.Wait(), "it ended with")
 }
 
 // TestMooncakeProcess: the ready line names the bootstrap port, and a leg for the

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // ids returns n tokens that differ between seeds.
@@ -48,12 +49,8 @@ func TestHits(t *testing.T) {
 			t.Parallel()
 			c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 100})
 			run(t, c, a)
-			if got := c.Peek(tt.prompt, ""); got != tt.hits {
-				t.Errorf("%d tokens would be found, not %d", got, tt.hits)
-			}
-			if got := run(t, c, tt.prompt); got != tt.hits {
-				t.Errorf("%d tokens found, not %d", got, tt.hits)
-			}
+			assert.Equal(t, c.Peek(tt.prompt, ""), tt.hits, "tokens would be found")
+			assert.Equal(t, run(t, c, tt.prompt), tt.hits, "tokens found")
 			if s := c.Stats(); s.Held != 0 || s.Hits != int64(tt.hits) || s.Queries != int64(len(a)+len(tt.prompt)) {
 				t.Errorf("stats %+v", s)
 			}
@@ -72,9 +69,7 @@ func TestCache_FindsOnlyComputed(t *testing.T) {
 	second.Computed() // the same blocks again: the first ones remain
 	first.Free()
 	second.Free()
-	if got := run(t, c, ids(1, 33)); got != 32 {
-		t.Errorf("%d tokens found, not 32", got)
-	}
+	assert.Equal(t, run(t, c, ids(1, 33)), 32, "tokens found")
 }
 
 // TestLeastRecentlyUsed: the oldest prompt is evicted first, beginning with its last block.
@@ -89,12 +84,8 @@ func TestLeastRecentlyUsed(t *testing.T) {
 		t.Fatalf("%d tokens of a found, not 32", got)
 	}
 	run(t, c, ids(4, 20)) // takes two blocks: the copy of a's third, which no lookup finds, and b's third
-	if got := run(t, c, b[:32]); got != 16 {
-		t.Errorf("%d tokens of b found, not 16", got)
-	}
-	if got := run(t, c, d); got != 32 {
-		t.Errorf("%d tokens of d found, not 32", got)
-	}
+	assert.Equal(t, run(t, c, b[:32]), 16, "tokens of b found")
+	assert.Equal(t, run(t, c, d), 32, "tokens of d found")
 }
 
 func TestCacheFull(t *testing.T) {
@@ -134,9 +125,7 @@ func TestEvents(t *testing.T) {
 			}
 			return
 		}
-		if len(e.Tokens) != 4*len(e.Hashes) {
-			t.Errorf("%d tokens for %d blocks", len(e.Tokens), len(e.Hashes))
-		}
+		assert.Equal(t, len(e.Tokens), 4*len(e.Hashes), "tokens for %d blocks", len(e.Hashes))
 		if _, ok := known[e.Parent]; e.Parent != 0 && !ok {
 			t.Errorf("parent %d is not known", e.Parent)
 		}

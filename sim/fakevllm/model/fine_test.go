@@ -1,11 +1,11 @@
 package model_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const prose = `{"role":"user","content":"Etymologically, disaggregation is unremarkable: https://example.com/a?b=c&d=e"} 日本語のテキスト é`
@@ -51,8 +51,6 @@ func TestFineTokensOfAnswers(t *testing.T) {
 	for choice := range 50 {
 		a := model.Generate(model.Tokenize(prose), model.Sampling{MaxTokens: 40, MinTokens: 40, Choice: choice})
 		want := append(model.TokenizeFine(prose), a.Tokens...)
-		if got := model.TokenizeFine(prose + a.Text); !slices.Equal(got, want) {
-			t.Fatalf("prompt and answer are %v, not %v", got, want)
-		}
+		require.EqualSlices(t, model.TokenizeFine(prose+a.Text), want, "prompt and answer")
 	}
 }

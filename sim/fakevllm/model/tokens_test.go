@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestTokenize_OneTokenPerWord(t *testing.T) {
@@ -29,12 +31,9 @@ func TestTokenizeOfPromptAndAnswer(t *testing.T) {
 		for choice := range 50 {
 			a := model.Generate(model.Tokenize(prompt), model.Sampling{MaxTokens: 40, MinTokens: 40, Choice: choice})
 			want := append(model.Tokenize(prompt), a.Tokens...)
-			if got := model.Tokenize(prompt + a.Text); !slices.Equal(got, want) {
-				t.Fatalf("prompt %q: prompt and answer are tokenized as %v, not %v", prompt, got, want)
-			}
-			if got := model.Detokenize(a.Tokens); got != a.Text {
-				t.Fatalf("Detokenize returns %q, not %q", got, a.Text)
-			}
+			require.EqualSlices(t, model.Tokenize(prompt+a.Text), want,
+				"prompt %q: prompt and answer are tokenized as", prompt)
+			require.Equal(t, model.Detokenize(a.Tokens), a.Text, "Detokenize returns")
 		}
 	}
 }
@@ -53,9 +52,7 @@ func TestTokenizeSizes(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := model.Tokenize(tt.text); len(got) != tt.n {
-				t.Errorf("%d tokens %v, not %d", len(got), got, tt.n)
-			}
+			assert.Len(t, model.Tokenize(tt.text), tt.n, "tokens")
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -32,9 +33,7 @@ func TestConversationContinues(t *testing.T) {
 	for _, m := range next.Messages {
 		said = append(said, m.Role+" "+m.Text)
 	}
-	if got := strings.Join(said, "; "); got != "user hi; assistant hello; user and?" {
-		t.Errorf("the conversation is %q", got)
-	}
+	assert.Equal(t, strings.Join(said, "; "), "user hi; assistant hello; user and?", "the conversation")
 	if err := s.Admit(&request.Request{Previous: "b"}); status(err) != http.StatusNotFound {
 		t.Errorf("one that was not kept: %v", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Pull returns no expired blocks, even if no other call has checked their lease. Begin refuses an
@@ -26,9 +28,7 @@ func TestTransferAfterItsTime(t *testing.T) {
 		t.Error("an id that is over is accepted again")
 	}
 	tr.Drop("y")
-	if len(tr.open) > 0 {
-		t.Errorf("%d are kept", len(tr.open))
-	}
+	assert.Equal(t, len(tr.open), 0, "open")
 }
 
 // A decode after a cancelled prefill does not reuse the id, since no decode got the blocks.
@@ -46,7 +46,5 @@ func TestPullAfterDrop(t *testing.T) {
 	for range 2 {
 		_, _ = tr.Pull("y") // the second one finds nothing
 	}
-	if reused != 1 {
-		t.Errorf("%d reused, want 1", reused)
-	}
+	assert.Equal(t, reused, 1, "reused")
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -36,9 +37,7 @@ func TestPrinterBreaksLines(t *testing.T) {
 			t.Errorf("line %d starts with %.12q, want %q", i, line, want)
 		}
 	}
-	if got := strings.Count(out.String(), "bakoti"); got != 32 {
-		t.Errorf("%d words, want 32", got)
-	}
+	assert.Equal(t, strings.Count(out.String(), "bakoti"), 32, "words")
 	require.Contains(t, out.String(), `tail\n\u001b[2J`)
 }
 
@@ -65,9 +64,7 @@ func TestUsage(t *testing.T) {
 func TestMissingPrograms(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
-	if code := Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
+	assert.Equal(t, Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs), 1, "exit code")
 	require.Contains(t, errs.String(), "step 1 failed", "no such file")
 	errs.Reset()
 	if code := Run(t.Context(), []string{"--etcd", "3", "--bin", t.TempDir()}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no program etcd in ") {
