@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -107,9 +108,7 @@ func TestOverloadTable(t *testing.T) {
 		{Rate: 3, Runs: map[string][]ground.Result{"on": run(3.9), "off": run(1)}},
 	}}
 	for _, want := range []string{"| 3 | on | 3.90 (98 %) | 390 (98 %) |", "| 12.5 | 0.50 | 0.25 |", "| 3 | off | 1.00 (25 %) | 100 (25 %) |"} {
-		if text := o.Table(); !strings.Contains(text, want) {
-			t.Errorf("no %q in:\n%s", want, text)
-		}
+		assert.Contains(t, o.Table(), want)
 	}
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("<!-- made by make fleet-overload: begin -->\n<!-- made by make fleet-overload: end -->\n"), 0o600))

@@ -85,9 +85,7 @@ func TestRun_Gates(t *testing.T) {
 	}
 	// A workload that did not run through our proxy counts as bad.
 	r.Cells = append(r.Cells, report.Cell{Workload: "idle1000", Target: "pdmesh", Repeat: 2, Skipped: "no correct responses"})
-	if missed := r.Missed(); !strings.Contains(missed, "bad requests in any workload: 2") {
-		t.Errorf("missed: %s", missed)
-	}
+	assert.Contains(t, r.Missed(), "bad requests in any workload: 2")
 }
 
 func TestRun_Plots(t *testing.T) {

@@ -362,9 +362,7 @@ func TestCachedTokens_OfPrefill(t *testing.T) {
 			t.Fatalf("%d %v", a.status, a.err)
 		}
 		for _, usage := range want[q.path] {
-			if !strings.Contains(string(a.body), usage) {
-				t.Errorf("the answer lacks %s: %s", usage, a.body)
-			}
+			assert.Contains(t, string(a.body), usage)
 		}
 		// A message counts the parts of its prompt separately: their sum is the prompt.
 		if q.path == messagesPath {

@@ -185,9 +185,7 @@ func TestStalledStreamNamesTheLimit(t *testing.T) {
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2})
 		a := r.postScenario(q)
 		r.checkBroken(q, a)
-		if !strings.Contains(string(a.body), "no further byte of the answer for 2 s (--idle-timeout)") {
-			t.Errorf("stream %s", a.body)
-		}
+		assert.Contains(t, string(a.body), "no further byte of the answer for 2 s (--idle-timeout)")
 	})
 }
 

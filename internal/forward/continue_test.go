@@ -98,9 +98,7 @@ func TestStreamContinues(t *testing.T) {
 					body := sixtyBody(path, more)
 					a := r.post(path, body)
 					r.checkOne(a, path, body, engineOptions(split))
-					if !strings.Contains(string(a.body), "\n\n: continued\n") {
-						t.Errorf("no comment in %s", a.body)
-					}
+					assert.Contains(t, string(a.body), "\n\n: continued\n")
 					e := r.entry()
 					if e.Outcome != relay.OutcomeOK || e.Continued != 1 {
 						t.Errorf("entry %+v", e)
@@ -306,9 +304,7 @@ func TestStreamCompleted(t *testing.T) {
 		r.checkOne(a, path, body, engineOptions(func(*fakevllm.Options) {}))
 		r.checkMoved("broke_off completed")
 		assert.Equal(t, legs(r.D)-before, 1, "%s: decode legs", path)
-		if !strings.Contains(string(a.body), `"prompt_tokens_details":{"cached_tokens":16}`) {
-			t.Errorf("no cached tokens in the usage of %s", a.body)
-		}
+		assert.Contains(t, string(a.body), `"prompt_tokens_details":{"cached_tokens":16}`)
 	}
 }
 

@@ -79,9 +79,7 @@ func TestSwitchedProtocol(t *testing.T) {
 			case <-time.After(waitLimit):
 				t.Fatal("the connection stays")
 			}
-			if got := r.rec.retried(); !strings.Contains(got, string(role)+"/bad_answer") {
-				t.Errorf("retried: %s", got)
-			}
+			assert.Contains(t, r.rec.retried(), string(role)+"/bad_answer")
 		})
 	}
 }
@@ -101,9 +99,7 @@ func TestStalledErrorOfOneInstance(t *testing.T) {
 				body := chatBody(i%2 == 1, "")
 				r.checkComplete(r.postWithin("/v1/chat/completions", body), true, body)
 			}
-			if got := r.rec.retried(); !strings.Contains(got, string(role)+"/status_5xx") {
-				t.Errorf("retried: %s", got)
-			}
+			assert.Contains(t, r.rec.retried(), string(role)+"/status_5xx")
 			select {
 			case <-left:
 			case <-time.After(waitLimit):

@@ -116,9 +116,7 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 		close(g.open)
 		rest, err := io.ReadAll(in)
 		require.NoError(t, err)
-		if !strings.Contains(string(rest), ": X-Pd-Attempts: 2\n") || !strings.Contains(string(rest), ": X-Pd-Prefill: "+g.address+"\n") {
-			t.Errorf("no reasons: %s", rest)
-		}
+		assert.Contains(t, string(rest), ": X-Pd-Attempts: 2\n", ": X-Pd-Prefill: "+g.address+"\n")
 		r.checkWhole(q, answer{status: resp.StatusCode, header: resp.Header, body: withoutKeepAlives(openai.KindOf(q.path), rest)})
 		e := r.entry()
 		if e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
@@ -143,9 +141,7 @@ func TestKeepAlive_ThenError(t *testing.T) {
 		close(g.open)
 		rest, err := io.ReadAll(in)
 		r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
-		if !strings.Contains(string(rest), ": X-Pd-Decode-Only: prefill_failed\n") {
-			t.Errorf("no reason: %s", rest)
-		}
+		assert.Contains(t, string(rest), ": X-Pd-Decode-Only: prefill_failed\n")
 		if e := r.entry(); e.Status != http.StatusOK || e.Late != http.StatusInternalServerError || e.Outcome != relay.OutcomeUpstream || e.DecodeOnly != "prefill_failed" || e.Failure == "" {
 			t.Errorf("entry %+v", e)
 		}

@@ -196,9 +196,7 @@ func TestRanksFail(t *testing.T) {
 	const n = 100
 	eightAtATime(n, func(i int) { r.checkTurn(i, 1) })
 	retried := r.rec.retried()
-	if !strings.Contains(retried, "prefill/status_5xx") || !strings.Contains(retried, "decode/lost") {
-		t.Errorf("retried %q", retried)
-	}
+	assert.Contains(t, retried, "prefill/status_5xx", "decode/lost")
 	for _, k := range []instance.Key{key(instance.Prefill, r.P[0]), key(instance.Decode, r.D[0])} {
 		if !r.tracker.Available(k) {
 			t.Errorf("%s is ejected for one of its ranks", k)
@@ -224,9 +222,7 @@ func TestRanksChange(t *testing.T) {
 		eventually(t, "it is not ejected", func() bool { return r.tracker.Available(k) })
 	}
 	eightAtATime(64, func(i int) { r.checkTurn(i, 2) })
-	if retried := r.rec.retried(); !strings.Contains(retried, "prefill/rank_missing") || !strings.Contains(retried, "decode/rank_missing") {
-		t.Errorf("retried %q", retried)
-	}
+	assert.Contains(t, r.rec.retried(), "prefill/rank_missing", "decode/rank_missing")
 	for _, n := range append(requestsPerRank(r.P[0]), requestsPerRank(r.D[0])...) {
 		if n == 0 {
 			t.Errorf("given %v and %v", requestsPerRank(r.P[0]), requestsPerRank(r.D[0]))

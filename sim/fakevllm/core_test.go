@@ -66,9 +66,7 @@ func TestPrefixCache(t *testing.T) {
 		`vllm:cache_config_info{model_name="fake-model",engine="0",block_size="16",num_gpu_blocks="100"} 1`,
 		`vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0` + "\n",
 	} {
-		if m := get(t, client(t), s.URL()+"/metrics").body; !strings.Contains(m, want) {
-			t.Errorf("metrics without %s", want)
-		}
+		assert.Contains(t, get(t, client(t), s.URL()+"/metrics").body, want)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -144,9 +145,7 @@ func TestAddBoth(t *testing.T) {
 	out := runProgram(t, "pdctl", "remove", "--yes", "both", n.Address, "--etcd-endpoints", etcd)
 	require.Contains(t, out, "prefill/"+n.Address, "decode/"+n.Address)
 	wait(0)
-	if got := add(t, proxy.URL(), adminKey, "both", n.Address); !strings.Contains(got, "Added "+n.Address) {
-		t.Errorf("the route returns %q", got)
-	}
+	assert.Contains(t, add(t, proxy.URL(), adminKey, "both", n.Address), "Added "+n.Address)
 	wait(1)
 	revisions()
 }

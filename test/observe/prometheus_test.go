@@ -76,9 +76,7 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 		`["proxy-1:8000", "proxy-2:8000"]`: `["` + strings.Join(proxies, `", "`) + `"]`,
 		"scrape_interval: 15s":             "scrape_interval: 500ms", "evaluation_interval: 15s": "evaluation_interval: 500ms",
 	} {
-		if !strings.Contains(config, was) {
-			t.Fatalf("prometheus.yml has no %q", was)
-		}
+		require.Contains(t, config, was)
 		config = strings.Replace(config, was, is, 1)
 	}
 	for name, text := range map[string]string{"prometheus.yml": config, "rules.yml": read(t, deploy("prometheus", "rules.yml"))} {

@@ -371,9 +371,7 @@ func TestAnswer_ToolCallsAfterTheSeam(t *testing.T) {
 	next(t, a)
 	finish := strings.Replace(chatEvent("", 15), `"finish_reason":null`, `"finish_reason":"stop"`, 1)
 	got := pass(t, a, roleEvent(20, 10, 11, 14), chatEvent(call(0), 15), finish)
-	if !strings.Contains(got, `"index":1,"function"`) || !strings.Contains(got, `"finish_reason":"tool_calls"`) {
-		t.Errorf("second leg: %s", got)
-	}
+	assert.Contains(t, got, `"index":1,"function"`, `"finish_reason":"tool_calls"`)
 }
 
 // A continued leg's count of reasoning tokens is not reported, since the parser of the answer counts them
@@ -439,9 +437,7 @@ func TestAnswer_ShiftsTextOffsetsByTheFirstSpace(t *testing.T) {
 	}); why != "" {
 		t.Fatalf("refused: %s", why)
 	}
-	if got := pass(t, a, offsets(" is", []int{20, 11}, []int{14}, []int{0}, " is")); !strings.Contains(got, `"text_offset":[4]`) {
-		t.Errorf("second leg: %s", got)
-	}
+	assert.Contains(t, pass(t, a, offsets(" is", []int{20, 11}, []int{14}, []int{0}, " is")), `"text_offset":[4]`)
 }
 
 // Every refusal has one of the listed reasons.
