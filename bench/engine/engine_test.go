@@ -34,9 +34,7 @@ func TestEngine_Probes(t *testing.T) {
 	assert.NoError(t, c.Health(t.Context(), base))
 	facts, err := c.Facts(t.Context(), base)
 	require.NoError(t, err)
-	if !slices.Contains(facts.Models, answer.Model) || facts.StartedAt.IsZero() {
-		t.Errorf("facts %+v", facts)
-	}
+	assert.True(t, slices.Contains(facts.Models, answer.Model) && !facts.StartedAt.IsZero(), "facts %+v", facts)
 }
 
 func TestEngine_Completions(t *testing.T) {
@@ -76,9 +74,7 @@ func TestEngine_Completions(t *testing.T) {
 				require.NoError(t, err)
 				defer res.Body.Close()
 				got, err := io.ReadAll(res.Body)
-				if err != nil || res.StatusCode != tt.status {
-					t.Fatalf("status %d, %v: %s", res.StatusCode, err, got)
-				}
+				require.True(t, err == nil && res.StatusCode == tt.status, "status %d, %v: %s", res.StatusCode, err, got)
 				require.Contains(t, string(got), tt.want...)
 				assert.Equal(t, e.Stats(), tt.stats, "stats")
 			})

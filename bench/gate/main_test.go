@@ -44,9 +44,8 @@ func TestGate(t *testing.T) {
 			}
 			var out bytes.Buffer
 			code := run([]string{filepath.Join(dir, "base"), filepath.Join(dir, "new")}, &out, &out)
-			if code != tc.code || !strings.Contains(out.String(), tc.want) {
-				t.Errorf("code %d, want %d and %q in:\n%s", code, tc.code, tc.want, out.String())
-			}
+			assert.True(t, code == tc.code && strings.Contains(out.String(), tc.want),
+				"code %d, want %d and %q in:\n%s", code, tc.code, tc.want, out.String())
 		})
 	}
 	var out bytes.Buffer

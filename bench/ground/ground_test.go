@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,9 +47,7 @@ func TestPrompts_SharedPrefixes(t *testing.T) {
 			t.Errorf("%d and %d share %d tokens, not %d/%d", tt.a, tt.b, got, tt.tokens, ground.Shrink)
 		}
 	}
-	if r[0].Output != 20 || r[2].Output != 1 {
-		t.Errorf("outputs of %d and %d tokens", r[0].Output, r[2].Output)
-	}
+	assert.True(t, r[0].Output == 20 && r[2].Output == 1, "outputs of %d and %d tokens", r[0].Output, r[2].Output)
 	if n := len(r[0].Prompt()); n < 94 || n > 104 {
 		t.Errorf("%d tokens instead of 1500/%d and the template's", n, ground.Shrink)
 	}
@@ -66,9 +65,7 @@ func TestBlocks_VaryInBytes(t *testing.T) {
 		}
 		lengths[len(text)] = true
 	}
-	if len(lengths) < 2 {
-		t.Error("all texts have the same length")
-	}
+	assert.True(t, len(lengths) >= 2, "all texts have the same length")
 }
 
 func TestTimes(t *testing.T) {
@@ -103,12 +100,10 @@ func TestModel(t *testing.T) {
 		}
 		found[name] = r.Hits
 	}
-	if found["session"] <= found["random"] {
-		t.Errorf("session found %.3f of all tokens, random %.3f", found["session"], found["random"])
-	}
-	if found[ground.Oracle] <= found["round_robin"] {
-		t.Errorf("the oracle found %.3f of all tokens, round_robin %.3f", found[ground.Oracle], found["round_robin"])
-	}
+	assert.True(t, !(found["session"] <= found["random"]),
+		"session found %.3f of all tokens, random %.3f", found["session"], found["random"])
+	assert.True(t, !(found[ground.Oracle] <= found["round_robin"]),
+		"the oracle found %.3f of all tokens, round_robin %.3f", found[ground.Oracle], found["round_robin"])
 	if _, err := model.Run(w, "astrology"); err == nil {
 		t.Error("no error for an unknown policy")
 	}

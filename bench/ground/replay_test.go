@@ -41,12 +41,9 @@ func TestReplay(t *testing.T) {
 	require.NoError(t, err)
 	got, err := p.Run(t.Context(), r)
 	require.NoError(t, err)
-	if got.Failures != 0 || got.Requests != len(w.Requests) || got.Local != 0 {
-		t.Errorf("%+v", got)
-	}
-	if got.OfShared < 0.9 || got.OfShared > 1.1 || got.TTFT50 <= 0 || got.RouterCPU <= 0 {
-		t.Errorf("two engines and session: %+v", got)
-	}
+	assert.True(t, got.Failures == 0 && got.Requests == len(w.Requests) && got.Local == 0, "%+v", got)
+	assert.True(t, !(got.OfShared < 0.9) && !(got.OfShared > 1.1) && !(got.TTFT50 <= 0) && !(got.RouterCPU <= 0),
+		"two engines and session: %+v", got)
 	p.Warm = w // then the caches have all prompts before the measurement begins
 	if warm, err := p.Run(t.Context(), r); err != nil || warm.Requests != got.Requests || warm.Failures != 0 || warm.Hits <= got.Hits {
 		t.Errorf("%v %+v", err, warm)
@@ -90,9 +87,8 @@ func TestReport(t *testing.T) {
 		"before\n", "after\n", "| session | 2.00 | 5.00 | 30.0 |", "| peer:policy (void) | 7.00 |",
 		"Not measured: smg:x: not installed", "(page/hits.svg)",
 	)
-	if strings.Contains(text, "old\n") || strings.Count(text, "| session |") != 1 {
-		t.Errorf("old figures are left:\n%s", text)
-	}
+	assert.True(t, !strings.Contains(text, "old\n") && strings.Count(text, "| session |") == 1,
+		"old figures are left:\n%s", text)
 	if svg, err := os.ReadFile(filepath.Join(filepath.Dir(file), "page", "hits.svg")); err != nil || !strings.Contains(string(svg), "one cache for all") {
 		t.Errorf("the plot: %v %s", err, svg)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/bench/load"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -31,9 +32,7 @@ func run(t *testing.T, p load.Plan, n uint64) *load.Tally {
 		}
 		return nil
 	})
-	if g.Stop(30 * time.Second) {
-		t.Error("a response did not end")
-	}
+	assert.True(t, !g.Stop(30*time.Second), "a response did not end")
 	return tally
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -19,24 +20,18 @@ func TestUsage(t *testing.T) {
 	me := []int{os.Getpid()}
 	cpu, err := machine.CPU(me)
 	if runtime.GOOS != "linux" {
-		if !errors.Is(err, machine.ErrUnknown) {
-			t.Fatalf("error %v, want ErrUnknown", err)
-		}
+		require.True(t, errors.Is(err, machine.ErrUnknown), "error %v, want ErrUnknown", err)
 		return
 	}
 	require.NoError(t, err)
 	before, err := machine.Memory(me)
-	if err != nil || before < 1000 {
-		t.Fatalf("this process has %d KiB, %v", before, err)
-	}
+	require.True(t, err == nil && before >= 1000, "this process has %d KiB, %v", before, err)
 	held := make([]byte, 64<<20)
 	for i := range held {
 		held[i] = byte(i)
 	}
 	after, err := machine.Memory(me)
-	if err != nil || after-before < 32<<10 {
-		t.Errorf("64 MiB more: from %d to %d KiB, %v", before, after, err)
-	}
+	assert.True(t, err == nil && after-before >= 32<<10, "64 MiB more: from %d to %d KiB, %v", before, after, err)
 	runtime.KeepAlive(held)
 	if now, err := machine.CPU(me); err != nil || now <= cpu {
 		t.Errorf("writing %d bytes took no time: %v s, then %v s, %v", len(held), cpu, now, err)

@@ -101,9 +101,8 @@ func TestRun_Plots(t *testing.T) {
 				t.Fatalf("%s: %v", p.File, err)
 			}
 		}
-		if !strings.Contains(p.SVG, ">vllm-router<") || strings.Contains(p.SVG, "smg") {
-			t.Errorf("%s has the wrong bars:\n%s", p.File, p.SVG)
-		}
+		assert.True(t, strings.Contains(p.SVG, ">vllm-router<") && !strings.Contains(p.SVG, "smg"),
+			"%s has the wrong bars:\n%s", p.File, p.SVG)
 	}
 }
 
@@ -120,9 +119,8 @@ func TestRun_Files(t *testing.T) {
 		require.NoError(t, r.Write(filepath.Join(dir, name, "result.json")))
 	}
 	all, err := report.ReadAll(dir)
-	if err != nil || len(all) != 2 || all[0].Name != "new" || len(all[0].Run.Cells) != len(example().Cells) {
-		t.Errorf("%v, %v", all, err)
-	}
+	assert.True(t, err == nil && len(all) == 2 && all[0].Name == "new" && len(all[0].Run.Cells) == len(example().Cells),
+		"%v, %v", all, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "new", "result.json"), []byte("{"), 0o600))
 	if _, err := report.ReadAll(dir); err == nil {
 		t.Error("no error for a damaged file")

@@ -79,9 +79,7 @@ func TestAccessLog_HostileValues(t *testing.T) {
 		e := finished()
 		e.Path = v
 		text := line(t, logging.FormatText, e)
-		if strings.Count(text, "\n") != 1 || strings.ContainsRune(text, 0x1b) {
-			t.Errorf("%q: text line %q", v, text)
-		}
+		assert.True(t, strings.Count(text, "\n") == 1 && !strings.ContainsRune(text, 0x1b), "%q: text line %q", v, text)
 		if strings.Contains(text, " msg=forged") && !strings.Contains(text, `"/a\nlevel=error msg=forged"`) {
 			t.Errorf("%q: forged a field in %q", v, text)
 		}
@@ -120,9 +118,7 @@ func TestAccessLog_StalledOutput(t *testing.T) {
 		defer close(done)
 		_, _ = io.Copy(&read, r)
 	}()
-	if !queue.Flush(time.Minute) {
-		t.Error("not all is written")
-	}
+	assert.True(t, queue.Flush(time.Minute), "not all is written")
 	_ = w.Close()
 	<-done
 	if got := bytes.Count(read.Bytes(), []byte("\n")); lost == 0 || got+lost != lines {

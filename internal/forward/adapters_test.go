@@ -103,9 +103,7 @@ func TestUnloadedModel_NoBlame(t *testing.T) {
 	r.post("/v1/chat/completions", body).check(t, http.StatusNotFound, "The model `late` does not exist.")
 	r.entry()
 	for _, in := range r.members.Snapshot().All() {
-		if !r.tracker.Available(in.Key) {
-			t.Errorf("%s is ejected", in.Key)
-		}
+		assert.True(t, r.tracker.Available(in.Key), "%s is ejected", in.Key)
 	}
 	r.noneTroubled()
 	r.post("/v1/chat/completions", chatBody(false, "")).check(t, http.StatusOK)

@@ -92,19 +92,14 @@ func (r *rig) checkAgentAnswer(a answer, path, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
 	require.NoError(r.t, err)
-	if a.err != nil || a.status != http.StatusOK {
-		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)
-	}
+	require.True(r.t, a.err == nil && a.status == http.StatusOK, "status %d, err %v: %s", a.status, a.err, a.body)
 	text, names := a.agentText(r.t)
-	if text != want[0].Text || text == "" {
-		r.t.Fatalf("text %q, want %q", text, want[0].Text)
-	}
+	require.True(r.t, text == want[0].Text && text != "", "text %q, want %q", text, want[0].Text)
 	if names != "" && names != wholeStream(path) {
 		r.t.Fatalf("events %s", names)
 	}
-	if bytes.Contains(a.body, []byte("remote_engine_id")) {
-		r.t.Fatalf("the answer contains transfer params: %s", a.body)
-	}
+	require.True(r.t, !bytes.Contains(a.body, []byte("remote_engine_id")),
+		"the answer contains transfer params: %s", a.body)
 }
 
 // Requests of every API go through a pair of engines.
@@ -123,15 +118,13 @@ func TestPairs_EveryAPI(t *testing.T) {
 				a := r.postScenario(q)
 				r.checkWhole(q, a)
 				d, p := r.D[0].Counters(), r.P[0].Counters()
-				if d.LocalPrefills != 1-pairs || p.Requests != pairs || d.Requests != 1 {
-					t.Errorf("decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
-				}
+				assert.True(t, d.LocalPrefills == 1-pairs && p.Requests == pairs && d.Requests == 1,
+					"decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
 				if (mode == fakevllm.NIXL || mode == fakevllm.Mooncake) && (p.TransfersMade != pairs || d.TransfersLoaded != pairs) {
 					t.Errorf("%d KV transfers were made, %d loaded", p.TransfersMade, d.TransfersLoaded)
 				}
-				if a.header.Get("X-PD-Decode-Only") != why || bytes.Contains(a.body, []byte("remote_engine_id")) {
-					t.Errorf("decode-only: %q, body %s", a.header.Get("X-PD-Decode-Only"), a.body)
-				}
+				assert.True(t, a.header.Get("X-PD-Decode-Only") == why && !bytes.Contains(a.body, []byte("remote_engine_id")),
+					"decode-only: %q, body %s", a.header.Get("X-PD-Decode-Only"), a.body)
 				if e := r.entry(); e.DecodeOnly != why || e.Outcome != relay.OutcomeOK || e.Endpoint != q.path || (e.Prefill == "") != (why != "") || e.Stream != q.stream {
 					t.Errorf("entry %+v", e)
 				}

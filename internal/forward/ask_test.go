@@ -76,9 +76,7 @@ func TestInvalidRequest_EngineError(t *testing.T) {
 			}
 		}
 	}
-	if refused < 250 {
-		t.Errorf("only %d wrong requests", refused)
-	}
+	assert.True(t, refused >= 250, "only %d wrong requests", refused)
 	r.checkEngines()
 }
 
@@ -114,9 +112,8 @@ func TestInvalidRequest_SentToOneEngine(t *testing.T) {
 			a.require(t, http.StatusBadRequest, tc.says)
 			assert.Equal(t, r.rec.askOutcomes(), flow.AskRefused, "asked")
 			queried := append(posted(r.D[0]), posted(r.D[1])...)
-			if len(queried) != 1 || len(posted(r.P[0])) != 0 {
-				t.Fatalf("%d decode and %d prefill instances were queried", len(queried), len(posted(r.P[0])))
-			}
+			require.True(t, len(queried) == 1 && len(posted(r.P[0])) == 0,
+				"%d decode and %d prefill instances were queried", len(queried), len(posted(r.P[0])))
 			q := queried[0]
 			if string(q.Body) != tc.body || q.Header.Get("X-Api-Key") != "" || q.Header.Get("Authorization") != "Bearer k" ||
 				!strings.HasPrefix(q.Header.Get("X-Request-Id"), "mine-") {
@@ -175,9 +172,8 @@ func TestInvalidRequest_OnlyRefusalPassedOn(t *testing.T) {
 			case flow.AskRefused:
 				status = 422
 			}
-			if a.status != status || a.err != nil || !strings.Contains(string(a.body), says) {
-				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
-			}
+			require.True(t, a.status == status && a.err == nil && strings.Contains(string(a.body), says),
+				"%d, %v: %s", a.status, a.err, a.body)
 			assert.Equal(t, r.rec.askOutcomes(), tc.outcome, "asked")
 			if e := r.entry(); e.Failed != 0 || r.rec.retried() != "" || e.Outcome != relay.OutcomeClientError {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
@@ -250,9 +246,7 @@ func TestInvalidRequest_NoInstance(t *testing.T) {
 	r := start(t, fakevllm.Plain, 0, 0, nil)
 	a := r.post("/v1/completions", `{"prompt":"x","max_tokens":2.5}`)
 	want := `{"error":{"message":"invalid max_tokens: must be an integer","type":"BadRequestError","param":"max_tokens","code":400}}`
-	if a.status != http.StatusBadRequest || string(a.body) != want {
-		t.Fatalf("%d: %s", a.status, a.body)
-	}
+	require.True(t, a.status == http.StatusBadRequest && string(a.body) == want, "%d: %s", a.status, a.body)
 	assert.Equal(t, r.rec.askOutcomes(), flow.AskNoInstance, "asked")
 }
 
@@ -309,9 +303,8 @@ func TestInvalidRequest_QueriesBounded(t *testing.T) {
 			busy++
 		}
 	}
-	if len(asked) != many || len(arrived) > many-busy || busy == 0 {
-		t.Errorf("%d of %d reached the engine, %d were not sent", len(arrived), many, busy)
-	}
+	assert.True(t, len(asked) == many && len(arrived) <= many-busy && busy != 0,
+		"%d of %d reached the engine, %d were not sent", len(arrived), many, busy)
 	r.checkEngines()
 }
 

@@ -130,9 +130,8 @@ func TestBadForms(t *testing.T) {
 		"too large":       {multipart, audioForm(map[string]string{"prompt": strings.Repeat("x", 1000)}), 413, "larger than 1000 bytes"},
 	} {
 		a := r.post(transcriptions, tc.body, "Content-Type", tc.contentType)
-		if a.status != tc.status || !strings.Contains(string(a.body), tc.says) {
-			t.Errorf("%s: %d %s", name, a.status, a.body)
-		}
+		assert.True(t, a.status == tc.status && strings.Contains(string(a.body), tc.says),
+			"%s: %d %s", name, a.status, a.body)
 		r.entry()
 	}
 	for _, q := range r.D[0].Requests() {

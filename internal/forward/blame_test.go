@@ -37,14 +37,10 @@ func TestPoisonousRequest_NoEjection(t *testing.T) {
 			r.checkRefused(q, r.postScenario(q), http.StatusInternalServerError, "")
 		}
 		for _, s := range r.P {
-			if !r.tracker.Available(key(instance.Prefill, s)) {
-				t.Errorf("%s was ejected", s.Address())
-			}
+			assert.True(t, r.tracker.Available(key(instance.Prefill, s)), "%s was ejected", s.Address())
 		}
 		for _, s := range r.D {
-			if !r.tracker.Available(key(instance.Decode, s)) {
-				t.Errorf("%s was ejected", s.Address())
-			}
+			assert.True(t, r.tracker.Available(key(instance.Decode, s)), "%s was ejected", s.Address())
 		}
 	})
 }
@@ -69,9 +65,7 @@ func TestFailingInstance_EjectedAndReadmitted(t *testing.T) {
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				n++
 			}
-			if r.tracker.Available(key(role, s)) {
-				t.Fatal("it was never ejected")
-			}
+			require.True(t, !r.tracker.Available(key(role, s)), "it was never ejected")
 			if extra := legs(r.P) - before - n; extra > n/5+64 {
 				t.Errorf("%d extra prefills for %d requests", extra, n)
 			}
@@ -131,12 +125,9 @@ func TestInstance_FailsOneModel(t *testing.T) {
 					last = i
 				}
 			}
-			if last >= pairs/2 {
-				t.Errorf("%s still gets the requests that it fails, the last one in pair %d of %d", s.Address(), last, pairs)
-			}
-			if !r.tracker.Available(key(role, s)) {
-				t.Error("it is ejected for all models")
-			}
+			assert.True(t, last < pairs/2,
+				"%s still gets the requests that it fails, the last one in pair %d of %d", s.Address(), last, pairs)
+			assert.True(t, r.tracker.Available(key(role, s)), "it is ejected for all models")
 			assert.EqualSlices(t, r.tracker.FailingModels(key(role, s)), []string{"other"}, "ejected for")
 		})
 	}
@@ -308,9 +299,7 @@ func TestSlowEngine_NotEjected(t *testing.T) {
 	if e := r.entry(); e.Failed != 0 {
 		t.Fatalf("entry %+v", e)
 	}
-	if !r.tracker.Available(key(instance.Prefill, r.P[0])) {
-		t.Fatal("a slow instance was ejected")
-	}
+	require.True(t, r.tracker.Available(key(instance.Prefill, r.P[0])), "a slow instance was ejected")
 }
 
 // When retries multiply the load beyond the budget, clients get 503 with Retry-After.
@@ -329,9 +318,7 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 				t.Fatalf("no Retry-After: %v", a.header)
 			}
 		}
-		if got[http.StatusServiceUnavailable] == 0 {
-			t.Fatalf("statuses %v", got)
-		}
+		require.True(t, got[http.StatusServiceUnavailable] != 0, "statuses %v", got)
 		// Without the budget, 6 requests would have made 24 legs. The ratio allows a sixth retry, since one is
 		// allowed as soon as the share is above 0.
 		if n := legs(r.D); n > 6+6 {
@@ -358,18 +345,14 @@ func TestCachedTokens_OfPrefill(t *testing.T) {
 		}
 		body := strings.Replace(q.body(more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache
 		a := r.post(q.path, body)
-		if a.err != nil || a.status != http.StatusOK {
-			t.Fatalf("%d %v", a.status, a.err)
-		}
+		require.True(t, a.err == nil && a.status == http.StatusOK, "%d %v", a.status, a.err)
 		for _, usage := range want[q.path] {
 			assert.Contains(t, string(a.body), usage)
 		}
 		// A message counts the parts of its prompt separately: their sum is the prompt.
 		if q.path == messagesPath {
 			sums := messageSums(t, a)
-			if sums[0] != sums[len(sums)-1] || sums[0] <= 16 {
-				t.Errorf("prompts of %v tokens: %s", sums, a.body)
-			}
+			assert.True(t, sums[0] == sums[len(sums)-1] && sums[0] > 16, "prompts of %v tokens: %s", sums, a.body)
 			whole := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
 			if again := messageSums(t, whole); again[0] != sums[0] {
 				t.Errorf("the same prompt has %d and %d tokens", sums[0], again[0])
@@ -391,9 +374,7 @@ func messageSums(t *testing.T, a answer) (sums []int) {
 		require.NoError(t, json.Unmarshal([]byte(m[1]), &u))
 		sums = append(sums, u.Input+u.Creation+u.Read)
 	}
-	if len(sums) == 0 {
-		t.Fatalf("no usage: %s", a.body)
-	}
+	require.True(t, len(sums) != 0, "no usage: %s", a.body)
 	return sums
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // pairParams has the fields that the legs of a concurrent pair carry: the kv_transfer_params of vLLM's
@@ -250,9 +251,7 @@ func (m *concurrentRig) pair() (prefill, decode *pendingLeg) {
 			decode = l
 		}
 	}
-	if prefill == nil || decode == nil {
-		m.t.Fatal("two legs of one role")
-	}
+	require.True(m.t, prefill != nil && decode != nil, "two legs of one role")
 	switch {
 	case !prefill.DoRemoteDecode || prefill.DoRemotePrefill || !decode.DoRemotePrefill || decode.DoRemoteDecode:
 		m.t.Fatalf("roles: %+v, %+v", prefill.pairParams, decode.pairParams)
@@ -277,9 +276,8 @@ func (m *concurrentRig) checkMoRIIO(prefill, decode *pendingLeg) {
 	m.t.Helper()
 	want := "___prefill_addr_" + zmqAddress(prefill.engine) + "___decode_addr_" + zmqAddress(decode.engine) + "_"
 	nonce, ok := strings.CutPrefix(prefill.id, want)
-	if !ok || len(nonce) != 32 || prefill.TransferID != "tx-"+nonce {
-		m.t.Fatalf("id %q, transfer %q", prefill.id, prefill.TransferID)
-	}
+	require.True(m.t, ok && len(nonce) == 32 && prefill.TransferID == "tx-"+nonce,
+		"id %q, transfer %q", prefill.id, prefill.TransferID)
 	if prefill.NotifyPort != portOf(decode.engine) || decode.NotifyPort != portOf(prefill.engine) || prefill.TPSize != 4 || decode.TPSize != 4 {
 		m.t.Fatalf("partners: %+v, %+v", prefill.pairParams, decode.pairParams)
 	}
@@ -302,9 +300,8 @@ func (m *concurrentRig) begin(ctx context.Context, body string) <-chan answer {
 func (m *concurrentRig) checkServed(got <-chan answer) forward.Entry {
 	m.t.Helper()
 	a := await(m.t, "the answer", got)
-	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !m.q.ends(string(a.body)) {
-		m.t.Fatalf("%d %s", a.status, a.body)
-	}
+	require.True(m.t, a.status == http.StatusOK && strings.Contains(string(a.body), "hello") && m.q.ends(string(a.body)),
+		"%d %s", a.status, a.body)
 	assert.Contains(m.t, string(a.body), `"cached_tokens":4`)
 	return m.rig.entry()
 }
@@ -396,9 +393,7 @@ func TestConcurrentUsedConnection(t *testing.T) {
 					breaking.reply(breaks)
 				}
 				again, next := m.pair()
-				if again.TransferID == p.TransferID {
-					t.Errorf("transfer %s was sent again", p.TransferID)
-				}
+				assert.True(t, again.TransferID != p.TransferID, "transfer %s was sent again", p.TransferID)
 				again.reply(ok)
 				next.reply(streams)
 				m.checkServed(got)
@@ -477,9 +472,8 @@ func TestConcurrentDecodeFails(t *testing.T) {
 					d.reply(fail)
 					await(t, "the abort of prefill", p.left)
 					again, next := m.pair()
-					if next.engine == d.engine || again.engine != p.engine || again.TransferID == p.TransferID {
-						t.Errorf("tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
-					}
+					assert.True(t, next.engine != d.engine && again.engine == p.engine && again.TransferID != p.TransferID,
+						"tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
 					again.reply(m.prefills)
 					next.reply(m.streams)
 					if e := m.checkServed(got); e.Failed != 1 || e.Decode != next.engine.address {
@@ -627,9 +621,8 @@ func TestConcurrentPairs_SeparateTransfers(t *testing.T) {
 		for i := range n {
 			clients.Go(func() {
 				a := m.rig.post("/v1/chat/completions", chatBody(true, ""), "X-Request-Id", "same")
-				if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") {
-					t.Errorf("request %d: %d %s", i, a.status, a.body)
-				}
+				assert.True(t, a.status == http.StatusOK && strings.Contains(string(a.body), "hello"),
+					"request %d: %d %s", i, a.status, a.body)
 			})
 		}
 		for range 2 * n {
@@ -639,9 +632,8 @@ func TestConcurrentPairs_SeparateTransfers(t *testing.T) {
 				waiting[l.TransferID] = l
 				continue
 			}
-			if seen[l.TransferID] || other.engine.role == l.engine.role {
-				t.Fatalf("transfer %s is used twice", l.TransferID)
-			}
+			require.True(t, !seen[l.TransferID] && other.engine.role != l.engine.role,
+				"transfer %s is used twice", l.TransferID)
 			seen[l.TransferID] = true
 			for _, x := range []*pendingLeg{l, other} {
 				if x.engine.role == instance.Prefill {

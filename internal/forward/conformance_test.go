@@ -168,9 +168,7 @@ func TestConformanceBytes(t *testing.T) {
 			}
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				list := posted(s)
-				if len(list) != 1 || !strings.Contains(string(list[0].Body), unknown) {
-					t.Errorf("%d legs: %+v", len(list), list)
-				}
+				assert.True(t, len(list) == 1 && strings.Contains(string(list[0].Body), unknown), "%d legs: %+v", len(list), list)
 			}
 			r.checkAnswers()
 		}

@@ -211,9 +211,7 @@ func FuzzRelayContinued(f *testing.F) {
 		got := relayBody(t, s, path, body, 0, 3)
 		require.Equal(t, s.wrong, "")
 		if got.status != http.StatusOK { // nothing was committed
-			if got.broken || !json.Valid(got.body) {
-				t.Fatalf("%d, broken %v: %s", got.status, got.broken, got.body)
-			}
+			require.True(t, !got.broken && json.Valid(got.body), "%d, broken %v: %s", got.status, got.broken, got.body)
 			return
 		}
 		a, err := sseanswer.Read(string(got.body))

@@ -60,9 +60,8 @@ func (r *rig) checkMoved(want ...string) {
 	r.t.Helper()
 	r.rec.mu.Lock()
 	defer r.rec.mu.Unlock()
-	if !slices.Equal(r.rec.moved, want) || len(r.rec.stayed) > 0 {
-		r.t.Errorf("continued %q, not continued %q, want %q", r.rec.moved, r.rec.stayed, want)
-	}
+	assert.True(r.t, slices.Equal(r.rec.moved, want) && len(r.rec.stayed) <= 0,
+		"continued %q, not continued %q, want %q", r.rec.moved, r.rec.stayed, want)
 }
 
 // checkContinues sends a request, checks its answer, and checks that its stream continues as wanted.
@@ -100,9 +99,7 @@ func TestStreamContinues(t *testing.T) {
 					r.checkOne(a, path, body, engineOptions(split))
 					assert.Contains(t, string(a.body), "\n\n: continued\n")
 					e := r.entry()
-					if e.Outcome != relay.OutcomeOK || e.Continued != 1 {
-						t.Errorf("entry %+v", e)
-					}
+					assert.True(t, e.Outcome == relay.OutcomeOK && e.Continued == 1, "entry %+v", e)
 					r.checkEngines()
 				})
 			}
@@ -122,9 +119,8 @@ func TestStreamContinuesAgain(t *testing.T) {
 	if e.Outcome != relay.OutcomeBroken || e.Continued != 3 || a.err == nil || e.Failed != 4 || len(r.rec.failed) != 4 {
 		t.Errorf("entry %+v, failed %q, err %v", e, r.rec.failed, a.err)
 	}
-	if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {
-		t.Errorf("the client gets %s", a.body)
-	}
+	assert.True(t, strings.Contains(string(a.body), `"error"`) && !strings.Contains(string(a.body), "[DONE]"),
+		"the client gets %s", a.body)
 	assert.EqualSlices(t, r.rec.stayed, []string{continuation.ReasonLimit}, "not continued")
 }
 
@@ -353,9 +349,7 @@ func TestReplayedBodies_MemoryReuse(t *testing.T) {
 			r.checkOne(answers[c][i], chatPath, bodies[c][i], engineOptions(reasons))
 		}
 	}
-	if !slices.Contains(r.rec.moved, "error_event replay") {
-		t.Errorf("continued %q", r.rec.moved)
-	}
+	assert.True(t, slices.Contains(r.rec.moved, "error_event replay"), "continued %q", r.rec.moved)
 }
 
 const offeredTools = `,"tools":[{"type":"function","function":{"name":"look"}},{"type":"function","function":{"name":"go_on"}}]`
@@ -460,9 +454,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 					continue
 				}
 				r.checkOne(a, c.path, body, engineOptions(c.engine))
-				if t.Failed() {
-					t.Fatalf("after %d tokens: continued %v", cut, r.rec.moved)
-				}
+				require.True(t, !t.Failed(), "after %d tokens: continued %v", cut, r.rec.moved)
 			}
 			ways, reasons := map[string]int{}, map[string]int{}
 			for _, m := range r.rec.moved {
@@ -474,9 +466,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 			}
 			t.Logf("ways %v, refused %v", ways, reasons)
 			for _, how := range c.how {
-				if ways[how] == 0 {
-					t.Errorf("none went on by %s", how)
-				}
+				assert.True(t, ways[how] != 0, "none went on by %s", how)
 				delete(ways, how)
 			}
 			delete(ways, "completed")

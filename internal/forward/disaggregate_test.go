@@ -40,9 +40,8 @@ func TestDisaggregateLearns(t *testing.T) {
 			}
 			r.rec.mu.Lock()
 			defer r.rec.mu.Unlock()
-			if reasons[bypass.Explore] == 0 || reasons[""] < 4 {
-				t.Errorf("requests by reason: %v, decisions %v", reasons, r.rec.decided)
-			}
+			assert.True(t, reasons[bypass.Explore] != 0 && reasons[""] >= 4,
+				"requests by reason: %v, decisions %v", reasons, r.rec.decided)
 			pairs := 0
 			for decision, n := range r.rec.decided {
 				if strings.HasPrefix(decision, "false") {

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // wireEngine is an engine that answers every POST with these bytes and keeps the connection open. left gets a
@@ -149,9 +150,8 @@ func TestFieldsOfTheEnginesConnection(t *testing.T) {
 		for i := range 5 {
 			for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
 				a := r.postWithin(path, chatBody(false, ""))
-				if a.status != status || a.header.Get("X-End") != "kept" {
-					t.Fatalf("%s: %d %v %s, %v", path, a.status, a.header, a.body, a.err)
-				}
+				require.True(t, a.status == status && a.header.Get("X-End") == "kept",
+					"%s: %d %v %s, %v", path, a.status, a.header, a.body, a.err)
 				assert.Equal(t, len(a.header["X-Hop"])+len(a.header["X-Other-Hop"]), 0,
 					"request %d to %s, status %d: %v", i, path, status, a.header)
 			}
@@ -184,14 +184,10 @@ func TestControlHeaders_AnySpelling(t *testing.T) {
 				plain := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 				kept = kept || plain == "x-end-to-end"
 				for _, v := range values {
-					if v == "7" {
-						t.Errorf("request %d: %s got %s", i, s.Address(), name)
-					}
+					assert.True(t, v != "7", "request %d: %s got %s", i, s.Address(), name)
 				}
 			}
-			if !kept {
-				t.Errorf("request %d: %s did not get x_end_to_end: %v", i, s.Address(), seen.Header)
-			}
+			assert.True(t, kept, "request %d: %s did not get x_end_to_end: %v", i, s.Address(), seen.Header)
 		}
 	}
 }

@@ -98,9 +98,8 @@ func TestExplain_Flows(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, tc.prefills, 1, func(o *forward.Options) { o.Disaggregate = tc.disaggr })
 			p := r.explain(tc.body)
-			if p.Way != tc.way || p.Reason != tc.reason {
-				t.Errorf("%s (%s), want %s (%s)", p.Way, p.Reason, tc.way, tc.reason)
-			}
+			assert.True(t, p.Way == tc.way && p.Reason == tc.reason,
+				"%s (%s), want %s (%s)", p.Way, p.Reason, tc.way, tc.reason)
 			assert.Equal(t, p.Disaggregate != nil, tc.disaggr != nil, "decided %+v", p.Disaggregate)
 			if p.Way != explain.None && p.Decode.Chosen != r.D[0].Address() {
 				t.Errorf("decode %+v", p.Decode)
@@ -137,9 +136,7 @@ func TestExplainStoredResponse(t *testing.T) {
 			t.Errorf("%s (%s) with decode %+v, want %s", p.Way, p.Reason, p.Decode, holder)
 		}
 		for _, c := range p.Decode.Candidates {
-			if c.Chosen != (c.Address == holder) || (c.Out == "") != c.Chosen {
-				t.Errorf("candidate %+v, want %s", c, holder)
-			}
+			assert.True(t, c.Chosen == (c.Address == holder) && (c.Out == "") == c.Chosen, "candidate %+v, want %s", c, holder)
 		}
 		if a := r.post(responsesPath, body); a.status != http.StatusOK || r.entry().Decode != holder {
 			t.Errorf("%d %s", a.status, a.body)
@@ -165,9 +162,8 @@ func TestExplainNotified(t *testing.T) {
 	check := func(way, reason, prefill string) {
 		t.Helper()
 		p := w.rig.explain(body)
-		if p.Way != way || p.Reason != reason || p.Prefill.Chosen != prefill {
-			t.Errorf("%s (%s) with prefill %q, want %s (%s) with %q", p.Way, p.Reason, p.Prefill.Chosen, way, reason, prefill)
-		}
+		assert.True(t, p.Way == way && p.Reason == reason && p.Prefill.Chosen == prefill,
+			"%s (%s) with prefill %q, want %s (%s) with %q", p.Way, p.Reason, p.Prefill.Chosen, way, reason, prefill)
 	}
 	c.unheard.Store(&none)
 	check(explain.Pair, "", first)
@@ -215,9 +211,7 @@ func TestExplainDecisions(t *testing.T) {
 		}
 	}
 	// One in eight requests explores; if Explain also counted, another request would explore.
-	if explored > 3 {
-		t.Errorf("%d of 24 requests are explored", explored)
-	}
+	assert.True(t, explored <= 3, "%d of 24 requests are explored", explored)
 	r.rec.mu.Lock()
 	defer r.rec.mu.Unlock()
 	total := 0
@@ -242,9 +236,8 @@ func TestExplainRefuses(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		r.handler.Explain(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/route?endpoint="+tc.endpoint, strings.NewReader(tc.body)))
-		if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.says) {
-			t.Errorf("%s %s: %d %s", tc.endpoint, tc.body, w.Code, w.Body)
-		}
+		assert.True(t, w.Code == tc.code && strings.Contains(w.Body.String(), tc.says),
+			"%s %s: %d %s", tc.endpoint, tc.body, w.Code, w.Body)
 	}
 	w := httptest.NewRecorder()
 	r.handler.Explain(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/route", iotest.ErrReader(os.ErrDeadlineExceeded)))

@@ -70,9 +70,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				script(t, r.D[0], tc.fault)
 				r.checkServed(q)
 				e := r.entry()
-				if e.Outcome != relay.OutcomeOK || e.Failed != 1 {
-					t.Fatalf("entry %+v", e)
-				}
+				require.True(t, e.Outcome == relay.OutcomeOK && e.Failed == 1, "entry %+v", e)
 				if tc.retry != "" && r.rec.retried() != tc.retry {
 					t.Errorf("retried %q, want %q", r.rec.retried(), tc.retry)
 				}
@@ -186,9 +184,8 @@ func TestClientErrorsPass(t *testing.T) {
 					script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: tc.status, Body: `{"error":{"message":"yours"}}`})
 				}
 				a := r.postScenario(q)
-				if a.status != tc.status || string(a.body) != `{"error":{"message":"yours"}}` {
-					t.Fatalf("%d: %s", a.status, a.body)
-				}
+				require.True(t, a.status == tc.status && string(a.body) == `{"error":{"message":"yours"}}`,
+					"%d: %s", a.status, a.body)
 				if n := legs(list); n != 1 || legs(r.P) != 1 {
 					t.Fatalf("%d legs for a request that no engine takes", n)
 				}
@@ -227,9 +224,8 @@ func TestSaturation_NotFailure(t *testing.T) {
 				for range 20 { // far more than the strikes that eject
 					r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				}
-				if r.rec.retried() == "" || !r.tracker.Available(key(role, list[0])) {
-					t.Errorf("retried %q, available %t", r.rec.retried(), r.tracker.Available(key(role, list[0])))
-				}
+				assert.True(t, r.rec.retried() != "" && r.tracker.Available(key(role, list[0])),
+					"retried %q, available %t", r.rec.retried(), r.tracker.Available(key(role, list[0])))
 				script(t, list[1], fault)
 				a := r.post("/v1/chat/completions", body)
 				if a.status != fault.Status || fault.Body != "" && (string(a.body) != fault.Body || a.header.Get("Retry-After") != "1") {
@@ -251,9 +247,8 @@ func TestAllEnginesBusy(t *testing.T) {
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Header: map[string]string{"Retry-After": "7"}})
 		}
 		a := r.postScenario(q)
-		if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "7" {
-			t.Fatalf("%d %v: %s", a.status, a.header, a.body)
-		}
+		require.True(t, a.status == http.StatusTooManyRequests && a.header.Get("Retry-After") == "7",
+			"%d %v: %s", a.status, a.header, a.body)
 	})
 }
 
@@ -263,9 +258,8 @@ func TestErrorEvent_ClientError(t *testing.T) {
 	r := start(t, fakevllm.Plain, 1, 2, nil)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Status: 400})
 	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if a.status != http.StatusBadRequest || !strings.Contains(a.header.Get("Content-Type"), "json") {
-		t.Fatalf("%d %v: %s", a.status, a.header, a.body)
-	}
+	require.True(t, a.status == http.StatusBadRequest && strings.Contains(a.header.Get("Content-Type"), "json"),
+		"%d %v: %s", a.status, a.header, a.body)
 }
 
 // After the commit nothing can be hidden: the client gets an error event and a broken connection, never a
@@ -411,9 +405,8 @@ func TestProxyCutsUpload(t *testing.T) {
 			continue
 		}
 		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
-			t.Errorf("length %d: %d, entry %+v", length, resp.StatusCode, e)
-		}
+		assert.True(t, resp.StatusCode == http.StatusServiceUnavailable && e.Outcome == relay.OutcomeUnavailable,
+			"length %d: %d, entry %+v", length, resp.StatusCode, e)
 	}
 }
 
@@ -544,13 +537,10 @@ func TestModels_EjectedNotQueried(t *testing.T) {
 	asked := sick.Counters().Requests
 	a := r.get("/v1/models")
 	for _, q := range sick.Requests() {
-		if q.Path == "/v1/models" {
-			t.Error("the failing instance was queried")
-		}
+		assert.True(t, q.Path != "/v1/models", "the failing instance was queried")
 	}
-	if a.status != http.StatusOK || sick.Counters().Requests != asked {
-		t.Errorf("%d, %d legs to the failing instance", a.status, sick.Counters().Requests-asked)
-	}
+	assert.True(t, a.status == http.StatusOK && sick.Counters().Requests == asked,
+		"%d, %d legs to the failing instance", a.status, sick.Counters().Requests-asked)
 	sick.ClearFaults()
 }
 
@@ -649,14 +639,11 @@ func TestUnreachablePrefill_NotPairedAgain(t *testing.T) {
 		}
 		a := r.post(path, body)
 		e := r.entry()
-		if a.status != http.StatusOK || e.Failed > 2 {
-			t.Errorf("%s %d: %d after %d failures: %s", path, i, a.status, e.Failed, a.body)
-		}
+		assert.True(t, a.status == http.StatusOK && e.Failed <= 2,
+			"%s %d: %d after %d failures: %s", path, i, a.status, e.Failed, a.body)
 		failed += e.Failed
 	}
-	if failed == 0 {
-		t.Error("no prompt was sent to the prefill instance that decode cannot reach")
-	}
+	assert.True(t, failed != 0, "no prompt was sent to the prefill instance that decode cannot reach")
 }
 
 // The last attempt goes to the decode instance that has failed only requests with a KV transfer.
@@ -786,9 +773,7 @@ func TestOtherPairs_BeforeSecondRound(t *testing.T) {
 			t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Failed, e.DecodeOnly, a.body)
 		}
 	}
-	if legs(r.D[:1]) == 0 {
-		t.Error("no request began with the pair that fails")
-	}
+	assert.True(t, legs(r.D[:1]) != 0, "no request began with the pair that fails")
 }
 
 // A prefill instance that failed a request is not tried again after another one's KV transfer was spent, even

@@ -108,9 +108,8 @@ func TestRecomputed(t *testing.T) {
 		body := chatBody(stream, "")
 		a := r.post("/v1/chat/completions", body)
 		r.checkComplete(a, true, body)
-		if r.rec.retried() != "decode/gave_up" || bytes.Contains(a.body, []byte("recomputed")) {
-			t.Errorf("retried %q: %s", r.rec.retried(), a.body)
-		}
+		assert.True(t, r.rec.retried() == "decode/gave_up" && !bytes.Contains(a.body, []byte("recomputed")),
+			"retried %q: %s", r.rec.retried(), a.body)
 		assert.Equal(t, legs(r.P), 2, "prefills, because the KV transfer was spent")
 	}
 	r := start(t, fakevllm.Ascend, 1, 2, nil)

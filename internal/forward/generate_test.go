@@ -50,9 +50,8 @@ func (r *rig) checkTokensAnswer(a answer, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
 	require.NoError(r.t, err)
-	if a.err != nil || a.status != http.StatusOK || !slices.Equal(a.tokenIDs(r.t), want[0].Tokens) {
-		r.t.Fatalf("%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
-	}
+	require.True(r.t, a.err == nil && a.status == http.StatusOK && slices.Equal(a.tokenIDs(r.t), want[0].Tokens),
+		"%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
 }
 
 // A request for several answers, or for logprobs of the prompt, is decode-only.
@@ -78,9 +77,7 @@ func TestTokens_OptionUnsupported(t *testing.T) {
 	const said = `{"error":{"message":"Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.","type":"PermissionDeniedError","param":null,"code":403}}`
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusForbidden, Body: said, Path: generatePath})
 	a := r.post(generatePath, tokensBody(false, ""))
-	if a.status != http.StatusForbidden || string(a.body) != said {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	assert.True(t, a.status == http.StatusForbidden && string(a.body) == said, "%d %s", a.status, a.body)
 	r.noneTroubled()
 	assert.Equal(t, r.rec.retried(), "", "tried again")
 }

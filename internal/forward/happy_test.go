@@ -37,23 +37,18 @@ func TestOneRequest(t *testing.T) {
 					a := r.post(path, body, "X-Request-Id", "mine", "X-PD-Trace", "1", "Authorization", "Bearer client-key")
 					r.checkComplete(a, chat, body)
 					e := r.entry()
-					if e.Outcome != relay.OutcomeOK || e.Failed != 0 || e.TTFT == 0 || e.Bytes != int64(len(a.body)) {
-						t.Fatalf("entry %+v", e)
-					}
+					require.True(t, e.Outcome == relay.OutcomeOK && e.Failed == 0 && e.TTFT != 0 && e.Bytes == int64(len(a.body)),
+						"entry %+v", e)
 					if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-Pd-Prefill") != e.Prefill || a.header.Get("X-Pd-Decode") != e.Decode {
 						t.Fatalf("headers %v, entry %+v", a.header, e)
 					}
 					p, d := posted(r.P[0]), posted(r.D[0])
-					if len(p) != 1 || len(d) != 1 {
-						t.Fatalf("%d prefills, %d decodes", len(p), len(d))
-					}
+					require.True(t, len(p) == 1 && len(d) == 1, "%d prefills, %d decodes", len(p), len(d))
 					id := p[0].Header.Get("X-Request-Id")
-					if id != d[0].Header.Get("X-Request-Id") || !strings.HasPrefix(id, "mine-") {
-						t.Fatalf("ids of the legs: %q, %q", id, d[0].Header.Get("X-Request-Id"))
-					}
-					if d[0].Header.Get("Authorization") != "Bearer client-key" || d[0].Header.Get("X-Pd-Trace") != "" {
-						t.Fatalf("headers of the decode leg: %v", d[0].Header)
-					}
+					require.True(t, id == d[0].Header.Get("X-Request-Id") && strings.HasPrefix(id, "mine-"),
+						"ids of the legs: %q, %q", id, d[0].Header.Get("X-Request-Id"))
+					require.True(t, d[0].Header.Get("Authorization") == "Bearer client-key" && d[0].Header.Get("X-Pd-Trace") == "",
+						"headers of the decode leg: %v", d[0].Header)
 					require.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }), 0,
 						"prompts computed twice")
 					r.checkEngines()
@@ -136,17 +131,13 @@ func TestControlFields_Stripped(t *testing.T) {
 			seen := append(posted(r.P[0]), posted(r.D[0])...)
 			for _, q := range seen {
 				for _, bad := range []string{"192.0.2.1", "bootstrap_", "disagg_spec", "ec_transfer_params", `"kv_transfer_params":"x"`, `"extra_args":{"kv`, "priority"} {
-					if bytes.Contains(q.Body, []byte(bad)) {
-						t.Errorf("%s reached an engine: %s", bad, q.Body)
-					}
+					assert.True(t, !bytes.Contains(q.Body, []byte(bad)), "%s reached an engine: %s", bad, q.Body)
 				}
 				for _, h := range []string{"X-Data-Parallel-Rank", "X-Prefiller-Host-Port", "X-Vllm-Priority", "X-Pd-Trace", "X-Api-Key"} {
 					assert.Equal(t, q.Header.Get(h), "", "%s reached an engine", h)
 				}
 			}
-			if len(seen) < 3 {
-				t.Errorf("%d requests reached engines", len(seen))
-			}
+			assert.True(t, len(seen) >= 3, "%d requests reached engines", len(seen))
 			r.checkEngines()
 		})
 	}

@@ -620,12 +620,8 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 	}
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
 	require.NoError(r.t, err)
-	if a.err != nil || a.status != http.StatusOK {
-		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)
-	}
-	if got := a.text(r.t); got != want[0].Text {
-		r.t.Fatalf("text %q, want %q", got, want[0].Text)
-	}
+	require.True(r.t, a.err == nil && a.status == http.StatusOK, "status %d, err %v: %s", a.status, a.err, a.body)
+	require.Equal(r.t, a.text(r.t), want[0].Text, "text")
 	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
 		events := a.events()
 		if n := strings.Count(string(a.body), "[DONE]"); n != 1 || events[len(events)-1] != "[DONE]" {

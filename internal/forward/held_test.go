@@ -88,9 +88,7 @@ func TestBodiesMemory_Bounded(t *testing.T) {
 					}
 				}
 			}
-			if !refused || len(patient) < 3 {
-				t.Fatalf("%d bodies of 256 KiB, refused: %v", len(patient), refused)
-			}
+			require.True(t, refused && len(patient) >= 3, "%d bodies of 256 KiB, refused: %v", len(patient), refused)
 			if e := r.entry(); e.Status != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
 				t.Errorf("%+v", e)
 			}

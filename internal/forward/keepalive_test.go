@@ -304,9 +304,7 @@ func TestKeepAlive_FromHungEngine(t *testing.T) {
 			for range 100 {
 				select {
 				case entry := <-r.rec.ended:
-					if entry.Failure != leg.IdleTimeout || entry.Outcome != relay.OutcomeBroken {
-						t.Errorf("entry %+v", entry)
-					}
+					assert.True(t, entry.Failure == leg.IdleTimeout && entry.Outcome == relay.OutcomeBroken, "entry %+v", entry)
 					return
 				case <-each.C:
 				}

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // limited starts a rig in which the header Key names the client's key.
@@ -63,9 +64,8 @@ func TestKeyLimits(t *testing.T) {
 				}
 			}
 		}
-		if a.status != tc.status || !strings.Contains(string(a.body), tc.contains) || h != tc.header {
-			t.Errorf("%s %s: %d %q %s, want %d %q %s", tc.key, tc.path, a.status, h, a.body, tc.status, tc.header, tc.contains)
-		}
+		assert.True(t, a.status == tc.status && strings.Contains(string(a.body), tc.contains) && h == tc.header,
+			"%s %s: %d %q %s, want %d %q %s", tc.key, tc.path, a.status, h, a.body, tc.status, tc.header, tc.contains)
 		if e := r.entry(); a.status == 429 != strings.HasPrefix(e.Refused, "key_limit_") {
 			t.Errorf("%s %s: %d with %q in the access log", tc.key, tc.path, a.status, e.Refused)
 		}
@@ -150,9 +150,8 @@ func TestKeyLimits_Uncached(t *testing.T) {
 		if e.KeyName != "a" || u.Requests != int64(i+1) || u.Input-before.Input != int64(e.Input) || u.Cached-before.Cached != int64(e.Cached) || u.Output-before.Output != int64(e.Output) {
 			t.Fatalf("%+v after %+v, entry: %d %d %d", u, before, e.Input, e.Cached, e.Output)
 		}
-		if e.Input < 200 || (e.Cached > e.Input/2) != (i > 0) {
-			t.Errorf("request %d: %d of %d tokens were cached", i, e.Cached, e.Input)
-		}
+		assert.True(t, e.Input >= 200 && (e.Cached > e.Input/2) == (i > 0),
+			"request %d: %d of %d tokens were cached", i, e.Cached, e.Input)
 		before = u
 	}
 }

@@ -35,9 +35,8 @@ func TestKeyForTheEngines(t *testing.T) {
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				for _, q := range posted(s) {
 					assert.Equal(t, q.Header.Get("Authorization"), tc.want, s.Address())
-					if q.Header["X-Api-Key"] != nil || q.Header["X_api_key"] != nil {
-						t.Errorf("%s got the client's x-api-key: %v", s.Address(), q.Header)
-					}
+					assert.True(t, q.Header["X-Api-Key"] == nil && q.Header["X_api_key"] == nil,
+						"%s got the client's x-api-key: %v", s.Address(), q.Header)
 				}
 			}
 		})

@@ -31,9 +31,8 @@ func TestLargeAnswer_Edited(t *testing.T) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, At: fakevllm.AfterTokens, Tokens: 1, Times: 1})
 	body := `{"model":"m","messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":20000,"min_tokens":20000,"ignore_eos":true,"logprobs":true,"top_logprobs":5,"return_token_ids":true}`
 	a := r.post(chatPath, body)
-	if a.err != nil || a.status != http.StatusOK || len(a.body) < 2<<20 {
-		t.Fatalf("status %d, err %v, %d bytes", a.status, a.err, len(a.body))
-	}
+	require.True(t, a.err == nil && a.status == http.StatusOK && len(a.body) >= 2<<20,
+		"status %d, err %v, %d bytes", a.status, a.err, len(a.body))
 	var got struct {
 		Choices []struct {
 			Message      struct{ Content string }
@@ -48,9 +47,8 @@ func TestLargeAnswer_Edited(t *testing.T) {
 		Transfer json.RawMessage `json:"kv_transfer_params"`
 	}
 	require.NoError(t, json.Unmarshal(a.body, &got))
-	if string(got.Transfer) != "null" || bytes.Contains(a.body, []byte("remote_host")) {
-		t.Errorf("the KV transfer reaches the client: %s", got.Transfer)
-	}
+	assert.True(t, string(got.Transfer) == "null" && !bytes.Contains(a.body, []byte("remote_host")),
+		"the KV transfer reaches the client: %s", got.Transfer)
 	assert.Equal(t, got.Usage.Details.Cached, 0, "cached tokens, prefill had none")
 	if len(got.Choices) != 1 || got.Choices[0].FinishReason != "length" || len(got.Choices[0].TokenIDs) != 20000 {
 		t.Errorf("%d choices of another end", len(got.Choices))
@@ -99,9 +97,7 @@ func TestLargeAnswer_EachAPI(t *testing.T) {
 					if got.status != http.StatusOK || got.broken || !json.Valid(got.body) || got.length != strconv.Itoa(len(got.body)) {
 						t.Fatalf("status %d, broken %v, length %s of %d", got.status, got.broken, got.length, len(got.body))
 					}
-					if bytes.Contains(got.body, []byte("secret")) {
-						t.Error("the KV transfer reaches the client")
-					}
+					assert.True(t, !bytes.Contains(got.body, []byte("secret")), "the KV transfer reaches the client")
 					if bytes.Contains(got.body, []byte(`tokens":8`)) || kind != openai.Generate && !bytes.Contains(got.body, []byte(`tokens":3`)) {
 						t.Error("the cached tokens are not prefill's")
 					}
@@ -163,9 +159,8 @@ func TestPreamble_Beyond8MiB(t *testing.T) {
 			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
 			answer: []byte(answer), cuts: []byte{255}, length: -1, end: io.EOF, large: true,
 		}, chatPath)
-		if got.status != http.StatusOK || got.broken || string(got.body) != answer {
-			t.Errorf("%d MiB: status %d, broken %v, %d bytes of %d", n, got.status, got.broken, len(got.body), len(answer))
-		}
+		assert.True(t, got.status == http.StatusOK && !got.broken && string(got.body) == answer,
+			"%d MiB: status %d, broken %v, %d bytes of %d", n, got.status, got.broken, len(got.body), len(answer))
 	}
 }
 

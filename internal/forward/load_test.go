@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -75,9 +76,8 @@ func TestManyAborts(t *testing.T) {
 					continue
 				}
 				a := do(c, newRequest(t.Context(), t, http.MethodPost, r.URL+q.path, strings.NewReader(q.body("")), "X-Request-Id", id))
-				if a.err != nil || !q.ends(string(a.body)) {
-					t.Errorf("%s: cut answer: %v, %d: %.300s", id, a.err, a.status, a.body)
-				}
+				assert.True(t, a.err == nil && q.ends(string(a.body)),
+					"%s: cut answer: %v, %d: %.300s", id, a.err, a.status, a.body)
 			}
 		})
 	}
@@ -122,9 +122,7 @@ func TestManyAborts(t *testing.T) {
 		require.NoError(t, err)
 		if e.Outcome == relay.OutcomeClientGone {
 			clientGone++
-			if !left[i].Load() {
-				t.Errorf("%s has the outcome client_gone, but the client stayed", e.RequestID)
-			}
+			assert.True(t, left[i].Load(), "%s has the outcome client_gone, but the client stayed", e.RequestID)
 			if e.TTFT > 0 {
 				streaming++
 				if !inEngine[e.RequestID] && e.Endpoint != responsesPath { // vLLM generates the id on that route
@@ -136,9 +134,7 @@ func TestManyAborts(t *testing.T) {
 		if e.Outcome == relay.OutcomeOK {
 			ok++
 		}
-		if inEngine[e.RequestID] {
-			t.Errorf("an engine aborted %s, which ended as %s", e.RequestID, e.Outcome)
-		}
+		assert.True(t, !inEngine[e.RequestID], "an engine aborted %s, which ended as %s", e.RequestID, e.Outcome)
 	}
 	// A client that left while the last tokens were on their way had nothing left to abort.
 	if late := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }) - ok; int64(missed) > late {
@@ -256,8 +252,6 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 	last := share(400)
 	stop()
 	wg.Wait()
-	if first >= last {
-		t.Errorf("it began with %.3f of the requests and ended with %.3f", first, last)
-	}
+	assert.True(t, !(first >= last), "it began with %.3f of the requests and ended with %.3f", first, last)
 	r.checkEngines()
 }

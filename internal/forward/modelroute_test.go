@@ -102,9 +102,7 @@ func chatOf(model string, stream bool) string {
 func (r *rig) targetOf(model string, stream bool, header ...string) string {
 	r.t.Helper()
 	a := r.post(chatPath, chatOf(model, stream), append(header, "X-PD-Trace", "1")...)
-	if a.status != http.StatusOK || a.err != nil {
-		r.t.Fatalf("%s: %d, %v: %s", model, a.status, a.err, a.body)
-	}
+	require.True(r.t, a.status == http.StatusOK && a.err == nil, "%s: %d, %v: %s", model, a.status, a.err, a.body)
 	return a.header.Get("X-Pd-Model")
 }
 
@@ -232,9 +230,7 @@ func TestModelRoute_Splits(t *testing.T) {
 				}
 			}
 		}
-		if moved == 0 || moved > sessions/2 {
-			t.Errorf("%d of %d sessions moved", moved, sessions)
-		}
+		assert.True(t, moved != 0 && moved <= sessions/2, "%d of %d sessions moved", moved, sessions)
 	}
 }
 

@@ -172,9 +172,7 @@ func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.
 func (w *notifiedRig) leg(role instance.Role) *notifiedLeg {
 	w.t.Helper()
 	l := await(w.t, "a "+string(role)+" leg", w.legs)
-	if l.role != role {
-		w.t.Fatalf("a %s leg came where one for %s was due: %s", l.role, role, l.body)
-	}
+	require.True(w.t, l.role == role, "a %s leg came where one for %s was due: %s", l.role, role, l.body)
 	return l
 }
 
@@ -187,9 +185,7 @@ func (w *notifiedRig) roundTrip() {
 	w.notifyAll(p)
 	p.reply(ok)
 	d := w.leg(instance.Decode)
-	if d.tag != p.tag {
-		w.t.Fatalf("decode was sent for %s, due was %s", d.tag, p.tag)
-	}
+	require.True(w.t, d.tag == p.tag, "decode was sent for %s, due was %s", d.tag, p.tag)
 	d.reply(streams)
 	w.checkServed(got)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Eight ranks notify in any order: before the HTTP answer, after it, or some before and some after. The proxy
@@ -57,9 +58,8 @@ func TestNotifiedByEightRanks(t *testing.T) {
 				}
 			}
 			d := w.leg(instance.Decode)
-			if d.tag != p.tag || d.spec.ID != "" || !strings.Contains(string(d.body), `"tools"`) {
-				t.Errorf("decode got %s", d.body)
-			}
+			assert.True(t, d.tag == p.tag && d.spec.ID == "" && strings.Contains(string(d.body), `"tools"`),
+				"decode got %s", d.body)
 			d.reply(streams)
 			if e := w.checkServed(got); e.DecodeOnly != "" || e.Failed != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
 				t.Errorf("%+v", e)
@@ -82,16 +82,13 @@ func TestNotificationLost(t *testing.T) {
 	w.notify(3, first.spec.ID)
 	first.reply(ok)
 	second := w.leg(instance.Prefill) // and not decode
-	if second.address == first.address || second.spec.ID == first.spec.ID || second.tag == first.tag {
-		t.Fatalf("tried again as %s at %s", second.spec.ID, second.address)
-	}
+	require.True(t, second.address != first.address && second.spec.ID != first.spec.ID && second.tag != first.tag,
+		"tried again as %s at %s", second.spec.ID, second.address)
 	w.notify(ranks-1, first.spec.ID) // too late, and for an attempt that has ended
 	w.notifyAll(second)
 	second.reply(ok)
 	d := w.leg(instance.Decode)
-	if d.tag != second.tag {
-		t.Errorf("decode reads what %s left, not %s", d.tag, second.tag)
-	}
+	assert.True(t, d.tag == second.tag, "decode reads what %s left, not %s", d.tag, second.tag)
 	d.reply(streams)
 	if e := w.checkServed(got); e.Failed != 1 || e.Prefill != second.address {
 		t.Errorf("%+v", e)
@@ -119,9 +116,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 			w.leg(instance.Prefill).reply(ok)
 		}
 		d := w.leg(instance.Decode)
-		if d.tag != "" || strings.Contains(string(d.body), "kv_transfer_params") {
-			t.Errorf("decode-only: %s", d.body)
-		}
+		assert.True(t, d.tag == "" && !strings.Contains(string(d.body), "kv_transfer_params"), "decode-only: %s", d.body)
 		d.reply(streams)
 		if e := w.checkServed(got); e.DecodeOnly != "not_notified" || (e.Failed == 1) != prefill {
 			t.Errorf("%+v", e)
@@ -193,9 +188,7 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 	for range 4 {
 		got := w.begin(t.Context(), chatBody(true, ""))
 		p := w.leg(instance.Prefill)
-		if p.address == silent {
-			t.Error("sent to the silent instance")
-		}
+		assert.True(t, p.address != silent, "sent to the silent instance")
 		w.notifyAll(p)
 		p.reply(ok)
 		w.leg(instance.Decode).reply(streams)
@@ -297,9 +290,7 @@ func TestNotifiedInstanceRemoved(t *testing.T) {
 				again.reply(ok)
 				w.notify(0, again.spec.ID)
 				d := w.leg(instance.Decode)
-				if d.tag != again.tag {
-					t.Errorf("decode reads %s, sent was %s", d.tag, again.tag)
-				}
+				assert.True(t, d.tag == again.tag, "decode reads %s, sent was %s", d.tag, again.tag)
 				d.reply(streams)
 				if e := w.checkServed(got); e.Failed != 1 {
 					t.Errorf("%+v", e)

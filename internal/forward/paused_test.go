@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A decode engine that is paused or asleep answers probes, but refuses requests: streams with an error after
@@ -59,13 +60,11 @@ func TestDecodeTransferParams_Hidden(t *testing.T) {
 			t.Errorf("stream %t: %+v", stream, n)
 		}
 		for _, secret := range []string{"remote_host", "remote_engine_id", r.D[0].EngineID()} {
-			if bytes.Contains(a.body, []byte(secret)) {
-				t.Errorf("stream %t: the answer contains %s: %s", stream, secret, a.body)
-			}
+			assert.True(t, !bytes.Contains(a.body, []byte(secret)),
+				"stream %t: the answer contains %s: %s", stream, secret, a.body)
 		}
-		if !bytes.Contains(a.body, []byte(`"kv_transfer_params":null`)) {
-			t.Errorf("stream %t: the answer has no kv_transfer_params: %s", stream, a.body)
-		}
+		assert.True(t, bytes.Contains(a.body, []byte(`"kv_transfer_params":null`)),
+			"stream %t: the answer has no kv_transfer_params: %s", stream, a.body)
 		r.checkEngines()
 	}
 }

@@ -173,9 +173,8 @@ func TestQueueOrder(t *testing.T) {
 	got := sendQueued(t, r, q, "batch/a/1", "default/a/1", "default/a/2", "default/a/3", "default/b/1", "default/b/2", "interactive/c/1", "batch/a/2")
 	want := "interactive/c/1 default/a/1 default/b/1 default/a/2 default/b/2 default/a/3 batch/a/1 batch/a/2"
 	assert.Equal(t, strings.Join(got, " "), want, got)
-	if seen.of("default waited") != 5 || seen.of("batch waited") != 2 || seen.of("interactive waited") != 1 {
-		t.Errorf("%v", seen.seen)
-	}
+	assert.True(t, seen.of("default waited") == 5 && seen.of("batch waited") == 2 && seen.of("interactive waited") == 1,
+		"%v", seen.seen)
 }
 
 // While no prefill instance can be reached, requests wait for decode, which computes their prompts.

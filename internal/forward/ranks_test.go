@@ -198,9 +198,7 @@ func TestRanksFail(t *testing.T) {
 	retried := r.rec.retried()
 	assert.Contains(t, retried, "prefill/status_5xx", "decode/lost")
 	for _, k := range []instance.Key{key(instance.Prefill, r.P[0]), key(instance.Decode, r.D[0])} {
-		if !r.tracker.Available(k) {
-			t.Errorf("%s is ejected for one of its ranks", k)
-		}
+		assert.True(t, r.tracker.Available(k), "%s is ejected for one of its ranks", k)
 	}
 	r.checkEnginesAndClose()
 }

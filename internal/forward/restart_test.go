@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -127,9 +128,8 @@ func TestRestartBeforeTheSecondDecode(t *testing.T) {
 		body := chatBody(true, "")
 		r.afterRestart(r.post(chatPath, body), body)
 		d := r.D[1].Counters()
-		if d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 || legs(r.P) != 2 {
-			t.Errorf("%d prefills: %+v", legs(r.P), d)
-		}
+		assert.True(t, d.TransfersLoaded == 1 && d.TransfersRefused == 0 && d.LocalPrefills == 0 && legs(r.P) == 2,
+			"%d prefills: %+v", legs(r.P), d)
 	})
 }
 
@@ -179,9 +179,8 @@ func TestRestartBeforeTheCommit(t *testing.T) {
 			body := chatBody(stream, "")
 			a := r.post("/v1/chat/completions", body)
 			r.checkComplete(a, true, body)
-			if legs(r.P) != 2 || r.rec.retried() != "prefill/gone" {
-				t.Errorf("stream %v: %d prefills, retried %q", stream, legs(r.P), r.rec.retried())
-			}
+			assert.True(t, legs(r.P) == 2 && r.rec.retried() == "prefill/gone",
+				"stream %v: %d prefills, retried %q", stream, legs(r.P), r.rec.retried())
 		}
 	})
 }

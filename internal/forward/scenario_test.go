@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const chatPath = "/v1/chat/completions"
@@ -175,9 +176,8 @@ func (r *rig) checkRefused(q scenario, a answer, status int, says string) {
 // cleanly.
 func (r *rig) checkBroken(q scenario, a answer) {
 	r.t.Helper()
-	if a.status != http.StatusOK || a.err == nil {
-		r.t.Fatalf("status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)
-	}
+	require.True(r.t, a.status == http.StatusOK && a.err != nil,
+		"status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)
 	event := "data: {\"error\":"
 	if q.path != chatPath && q.path != generatePath {
 		event = "event: error\ndata: {\"type\":\"error\","
@@ -186,8 +186,6 @@ func (r *rig) checkBroken(q scenario, a answer) {
 		r.t.Fatalf("its last event is no error: %s", a.body)
 	}
 	for _, end := range []string{"[DONE]", "message_stop", "response.completed", "response.incomplete"} {
-		if strings.Contains(string(a.body), end) {
-			r.t.Fatalf("%s: %s", end, a.body)
-		}
+		require.True(r.t, !strings.Contains(string(a.body), end), "%s: %s", end, a.body)
 	}
 }

@@ -30,18 +30,13 @@ func TestKnownSessionsOfRecordings(t *testing.T) {
 			require.NoError(t, err)
 			byBody[known.ofBody(r)] = true
 		}
-		if len(byHeader) != 1 || byHeader[""] {
-			t.Errorf("%s: sessions by header %v", rec.Agent, byHeader)
-		}
+		assert.True(t, len(byHeader) == 1 && !byHeader[""], "%s: sessions by header %v", rec.Agent, byHeader)
 		// Claude Code has no field for its session.
-		if len(byBody) != 1 || byBody[""] != (rec.Agent == "@anthropic-ai/claude-code") {
-			t.Errorf("%s: sessions by body %v", rec.Agent, byBody)
-		}
+		assert.True(t, len(byBody) == 1 && byBody[""] == (rec.Agent == "@anthropic-ai/claude-code"),
+			"%s: sessions by body %v", rec.Agent, byBody)
 	}
 	for _, name := range knownSessionHeaders {
-		if !seen[name] || http.CanonicalHeaderKey(name) != name {
-			t.Errorf("no recording has the header %s", name)
-		}
+		assert.True(t, seen[name] && http.CanonicalHeaderKey(name) == name, "no recording has the header %s", name)
 	}
 }
 

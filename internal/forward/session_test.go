@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // pairOf sends a chat request and returns the pair that served it.
@@ -36,9 +37,7 @@ func TestSessionsKeepTheirPair(t *testing.T) {
 			}
 		}
 	}
-	if len(pairs) < 2 {
-		t.Errorf("all sessions are on %v", pairs)
-	}
+	assert.True(t, len(pairs) >= 2, "all sessions are on %v", pairs)
 	turns := map[string]bool{}
 	for range 3 {
 		turns[pairOf(r)] = true
@@ -58,9 +57,7 @@ func TestSession_InstanceLost(t *testing.T) {
 		}
 	}
 	a := r.post("/v1/chat/completions", chatBody(true, ""), "Session-Id", "s")
-	if a.status != http.StatusOK || a.err != nil {
-		t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
-	}
+	require.True(t, a.status == http.StatusOK && a.err == nil, "%d, %v: %s", a.status, a.err, a.body)
 	r.checkComplete(a, true, chatBody(true, ""))
 }
 

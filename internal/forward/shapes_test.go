@@ -73,9 +73,7 @@ func TestDuplicateRequestID(t *testing.T) {
 		seen := map[string]bool{}
 		for _, q := range posted(r.P[0]) {
 			id := q.Header.Get("X-Request-Id")
-			if seen[id] {
-				t.Errorf("two prefills under %q", id)
-			}
+			assert.True(t, !seen[id], "two prefills under %q", id)
 			seen[id] = true
 		}
 		r.checkEngines()
@@ -190,9 +188,8 @@ func TestEvents_SplitAndJoined(t *testing.T) {
 					body = agentBody(path, true, "")
 				}
 				a := r.post(path, body)
-				if a.err != nil || string(a.body) != stream {
-					t.Fatalf("err %v, %d bytes of %d", a.err, len(a.body), len(stream))
-				}
+				require.True(t, a.err == nil && string(a.body) == stream,
+					"err %v, %d bytes of %d", a.err, len(a.body), len(stream))
 			})
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // hangDecode makes the only decode instance hang, probes included.
@@ -45,9 +46,8 @@ func TestKVTransfer_EndsWhileDecodeSilent(t *testing.T) {
 		}
 		r.rec.mu.Lock()
 		defer r.rec.mu.Unlock()
-		if len(r.rec.spent) == 0 || r.rec.spent[0] != leg.TransferExpired {
-			t.Errorf("spent KV transfers: %v", r.rec.spent)
-		}
+		assert.True(t, len(r.rec.spent) != 0 && r.rec.spent[0] == leg.TransferExpired,
+			"spent KV transfers: %v", r.rec.spent)
 		if _, ejected := r.tracker.Ejected(key(instance.Decode, r.D[0])); ejected {
 			t.Error("the only decode instance was ejected")
 		}

@@ -94,9 +94,8 @@ func TestBetweenTokens(t *testing.T) {
 			}
 		})
 		askOnce(t, serve, true)
-		if gaps.stuck != tc.stuck || gaps.along != tc.along {
-			t.Errorf("%s: %d waited and %d came along, want %d and %d", tc.name, gaps.stuck, gaps.along, tc.stuck, tc.along)
-		}
+		assert.True(t, gaps.stuck == tc.stuck && gaps.along == tc.along,
+			"%s: %d waited and %d came along, want %d and %d", tc.name, gaps.stuck, gaps.along, tc.stuck, tc.along)
 	}
 }
 
@@ -150,9 +149,8 @@ func TestBetweenTokens_Continued(t *testing.T) {
 			o.ContinueStreams, o.Recorder, o.EventGaps = 2, lastEntry{last: &e}, func(string) relay.Observer { return &gaps }
 		}, "d:1", "d:2")
 		sendOnce(t, h, `{"model":"m","prompt":"x","max_tokens":64,"stream":true,"temperature":0}`)
-		if e.Outcome != relay.OutcomeOK || e.Continued != 2 || gaps.stuck != 5 || gaps.along != 0 {
-			t.Errorf("%s: %s, continued %d times, %d waited and %d came along", how, e.Outcome, e.Continued, gaps.stuck, gaps.along)
-		}
+		assert.True(t, e.Outcome == relay.OutcomeOK && e.Continued == 2 && gaps.stuck == 5 && gaps.along == 0,
+			"%s: %s, continued %d times, %d waited and %d came along", how, e.Outcome, e.Continued, gaps.stuck, gaps.along)
 		if mean := gaps.sum / 5; e.Gap.Seconds() < mean-1e-6 || e.Gap.Seconds() > mean+1e-6 {
 			t.Errorf("%s: a mean of %v, want %v s", how, e.Gap, mean)
 		}
@@ -172,9 +170,7 @@ func TestEntry_TokensWithComments(t *testing.T) {
 		askOnce(t, handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: reads}, func(o *forward.Options) {
 			o.Recorder, o.EventGaps = lastEntry{last: &e}, func(string) relay.Observer { return &gaps }
 		}), true)
-		if e.Output != 3 || gaps.stuck+gaps.along != 2 {
-			t.Errorf("%q: %d output tokens, %+v", reads, e.Output, gaps)
-		}
+		assert.True(t, e.Output == 3 && gaps.stuck+gaps.along == 2, "%q: %d output tokens, %+v", reads, e.Output, gaps)
 	}
 }
 
@@ -186,9 +182,7 @@ func TestEntry_TokensBeforeAnError(t *testing.T) {
 	askOnce(t, handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: []string{token(0), reported + brokenOff}}, func(o *forward.Options) {
 		o.Recorder = lastEntry{last: &e}
 	}), true)
-	if e.Outcome != relay.OutcomeBroken || e.Output != 9 {
-		t.Errorf("%s with %d output tokens", e.Outcome, e.Output)
-	}
+	assert.True(t, e.Outcome == relay.OutcomeBroken && e.Output == 9, "%s with %d output tokens", e.Outcome, e.Output)
 }
 
 // The stages of a request add up to its total time.

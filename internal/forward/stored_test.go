@@ -59,9 +59,8 @@ func TestStoredResponses_FoundByID(t *testing.T) {
 			t.Fatalf("%d %s", status, body)
 		}
 		a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
-		if a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != bypass.StoredResponse {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		require.True(t, a.status == http.StatusOK && a.header.Get("X-PD-Decode-Only") == bypass.StoredResponse,
+			"%d %s", a.status, a.body)
 		assert.Equal(t, r.storedRequests()-before, 2, "requests for two")
 	}
 	r.noneTroubled()
@@ -150,9 +149,7 @@ func TestStoredResponses_Draining(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
-	if a.status != http.StatusOK || a.err != nil {
-		t.Errorf("%d %v %s", a.status, a.err, a.body)
-	}
+	assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
 }
 
 // An instance that breaks the first connection may still have the response: it is queried
@@ -165,9 +162,7 @@ func TestStoredResponses_QueriedAgain(t *testing.T) {
 		r.script(d, fakevllm.Fault{Kind: fakevllm.FaultClose, At: fakevllm.AfterRead, Times: 1})
 	}
 	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
-	if a.status != http.StatusOK || a.err != nil {
-		t.Errorf("%d %v %s", a.status, a.err, a.body)
-	}
+	assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
 }
 
 // While an instance is unreachable, the proxy cannot know whether it has the response.
@@ -200,9 +195,7 @@ func TestResponsesInTheBackground(t *testing.T) {
 	deadline := time.Now().Add(waitLimit)
 	for {
 		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
-		if status != http.StatusOK || time.Now().After(deadline) {
-			t.Fatalf("%d %s", status, body)
-		}
+		require.True(t, status == http.StatusOK && !time.Now().After(deadline), "%d %s", status, body)
 		if strings.Contains(body, `"status":"incomplete"`) || strings.Contains(body, `"status":"completed"`) {
 			break
 		}
@@ -249,9 +242,7 @@ func TestStoredResponses_AnyInstance(t *testing.T) {
 				t.Errorf("%d %s", status, body)
 			}
 			a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
-			if a.status != http.StatusOK || a.err != nil {
-				t.Errorf("%d %v %s", a.status, a.err, a.body)
-			}
+			assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
 		})
 	}
 }

@@ -362,9 +362,8 @@ func FuzzRelay(f *testing.F) {
 				continue
 			}
 			if !committed {
-				if got.status < 400 || got.broken || !json.Valid(got.body) {
-					t.Fatalf("%q in reads of %v: %d %q, broken %v; nothing was committed", answer, s.cuts, got.status, got.body, got.broken)
-				}
+				require.True(t, got.status >= 400 && !got.broken && json.Valid(got.body),
+					"%q in reads of %v: %d %q, broken %v; nothing was committed", answer, s.cuts, got.status, got.body, got.broken)
 				continue
 			}
 			have := texts(got.body)

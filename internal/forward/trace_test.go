@@ -55,9 +55,8 @@ func TestTraceEndsBeforeEntry(t *testing.T) {
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.Tracer, o.Recorder = tracer, lastTrace{o.Recorder, t, tracer} })
 	r.post(chatPath, chatBody(true, ""))
 	r.entry()
-	if !slices.ContainsFunc(c.Spans(), func(s collector.Span) bool { return s.Name == "POST "+chatPath }) {
-		t.Errorf("%d spans, and none of the request", len(c.Spans()))
-	}
+	assert.True(t, slices.ContainsFunc(c.Spans(), func(s collector.Span) bool { return s.Name == "POST "+chatPath }),
+		"%d spans, and none of the request", len(c.Spans()))
 }
 
 // sentTo returns the one request that an engine got for the path.
@@ -69,9 +68,7 @@ func sentTo(t *testing.T, s *fakevllm.Server, path string) http.Header {
 			found = append(found, req.Header)
 		}
 	}
-	if len(found) != 1 {
-		t.Fatalf("%s got %d requests, want one", s.Address(), len(found))
-	}
+	require.True(t, len(found) == 1, "%s got %d requests, want one", s.Address(), len(found))
 	return found[0]
 }
 
@@ -90,9 +87,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 			require.NoError(t, tracer.Close(t.Context()))
 			byName := map[string]collector.Span{}
 			for _, s := range c.Spans() {
-				if s.Trace() != clientTrace {
-					t.Errorf("%s is of the trace %s", s.Name, s.Trace())
-				}
+				assert.Equal(t, s.Trace(), clientTrace, "%s is of the trace", s.Name)
 				byName[s.Name] = s
 			}
 			root := byName["POST /v1/chat/completions"]
@@ -104,9 +99,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 				if !ok && name == "kv transfer" && mode == fakevllm.MoRIIOWrite {
 					continue // decode may answer first if both legs run at once
 				}
-				if !ok || s.Parent() != root.ID() {
-					t.Errorf("%s: %v, whose parent should be %s", name, s, root.ID())
-				}
+				assert.True(t, ok && s.Parent() == root.ID(), "%s: %v, whose parent should be %s", name, s, root.ID())
 			}
 			if e := byName["decode"].Events; len(e) != 1 || e[0].Name != "first token" {
 				t.Errorf("events of decode: %v", e)
@@ -197,9 +190,8 @@ func TestUnsampledTrace(t *testing.T) {
 		r.entry()
 		p, d := sentTo(t, r.P[0], "/v1/chat/completions"), sentTo(t, r.D[0], "/v1/chat/completions")
 		got := p.Get("Traceparent")
-		if got != d.Get("Traceparent") || len(got) != 55 || !strings.HasSuffix(got, "-00") {
-			t.Errorf("%d: %q and %q", i, got, d.Get("Traceparent"))
-		}
+		assert.True(t, got == d.Get("Traceparent") && len(got) == 55 && strings.HasSuffix(got, "-00"),
+			"%d: %q and %q", i, got, d.Get("Traceparent"))
 		if own := i == 1; own != (got == refused) || own != (p.Get("Tracestate") == "vendor=1") {
 			t.Errorf("%d: %q with %q", i, got, p.Get("Tracestate"))
 		}

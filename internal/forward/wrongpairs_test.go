@@ -109,17 +109,15 @@ func (w wrongPair) test(t *testing.T) {
 		switch refused := !fallback || c.NeedsPrefill(); {
 		case w.reason == "":
 			r.checkComplete(a, true, body)
-			if e.DecodeOnly != "" || e.Prefill != r.P[0].Address() || e.Decode != r.D[0].Address() {
-				t.Errorf("no pair: %+v", e)
-			}
+			assert.True(t, e.DecodeOnly == "" && e.Prefill == r.P[0].Address() && e.Decode == r.D[0].Address(),
+				"no pair: %+v", e)
 		case refused:
 			says := w.says
 			if fallback {
 				says = w.reason // and that decode-only is not possible
 			}
-			if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), says) {
-				t.Errorf("fallback %t: %d %s", fallback, a.status, a.body)
-			}
+			assert.True(t, a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), says),
+				"fallback %t: %d %s", fallback, a.status, a.body)
 			assert.Equal(t, legs(r.P)+legs(r.D), 0, "fallback %t: legs", fallback)
 		default:
 			r.checkComplete(a, true, body)

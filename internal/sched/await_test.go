@@ -30,9 +30,7 @@ func TestEndAwait(t *testing.T) {
 			p.EndAwait()
 		}
 		s.Legs.Abandon(p.Instance.Key, true, "it is dead")
-		if errors.Is(leg.cause, sched.ErrRemoved) == ended {
-			t.Errorf("ended %t: called off with %v", ended, leg.cause)
-		}
+		assert.True(t, errors.Is(leg.cause, sched.ErrRemoved) != ended, "ended %t: called off with %v", ended, leg.cause)
 		p.EndAwait()
 		assert.Equal(t, s.InFlight(p.Instance.Key), 1, "in flight")
 		p.Done()

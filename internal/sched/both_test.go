@@ -78,9 +78,8 @@ func TestPair_NotWithItself(t *testing.T) {
 	for i := range 20 {
 		p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 		d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p})
-		if p.Instance.Address == d.Instance.Address {
-			t.Fatalf("pick %d: %s is paired with itself", i, p.Instance.Address)
-		}
+		require.True(t, p.Instance.Address != d.Instance.Address,
+			"pick %d: %s is paired with itself", i, p.Instance.Address)
 		p.Done()
 		d.Done()
 	}
@@ -164,9 +163,8 @@ func TestBothRoles_PicksByReason(t *testing.T) {
 		}
 	}
 	got := bothPicks(s)
-	if got["prefill chosen"] == 0 || got["decode chosen"] == 0 || got["prefill no_other"] != 0 {
-		t.Errorf("with others: %v", got)
-	}
+	assert.True(t, got["prefill chosen"] != 0 && got["decode chosen"] != 0 && got["prefill no_other"] == 0,
+		"with others: %v", got)
 	src.set(append(bothRoles("x:1"), inst(instance.Decode, "d:1"))...)
 	pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 	src.set(append(bothRoles("x:1"), inst(instance.Prefill, "p:1"))...)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -136,9 +137,7 @@ func TestIndex_MembershipChange(t *testing.T) {
 			}
 			src.s = snap
 			if a, err := s.Pick(Request{Role: instance.Decode, Model: []string{"", "m", "n"}[rng.IntN(3)]}); err == nil {
-				if here[place{a.Instance.Key, false}] != a.Instance {
-					t.Fatalf("picked %+v, which is not there", a.Instance)
-				}
+				require.True(t, here[place{a.Instance.Key, false}] == a.Instance, "picked %+v, which is not there", a.Instance)
 				running = append(running, a)
 			}
 			for len(running) > 6 {
@@ -204,20 +203,17 @@ func TestIndex_SharesUnchangedLists(t *testing.T) {
 	before := s.index.current()
 	src.s = instance.NewSnapshot(2, []*instance.Instance{p, d1, in(instance.Decode, "d:2", "m", "c"), d3})
 	after := s.index.current()
-	if after.prefill.all != before.prefill.all || after.prefill.byModel["m"] != before.prefill.byModel["m"] {
-		t.Error("the prefill lists are others after a change of a decode instance")
-	}
+	assert.True(t, after.prefill.all == before.prefill.all && after.prefill.byModel["m"] == before.prefill.byModel["m"],
+		"the prefill lists are others after a change of a decode instance")
 	was, is := before.decode.byModel, after.decode.byModel
-	if is["a"] != was["a"] || is["b"] != was["b"] || is["m"] == was["m"] || is["c"] == was["c"] {
-		t.Error("not exactly the lists of the instance are others")
-	}
+	assert.True(t, is["a"] == was["a"] && is["b"] == was["b"] && is["m"] != was["m"] && is["c"] != was["c"],
+		"not exactly the lists of the instance are others")
 	for _, c := range []struct {
 		a, b *candidates
 		n    int
 	}{{is["m"], after.decode.all, 3}, {is["a"], is["b"], 2}} {
-		if len(c.a.items) != c.n || len(c.b.items) != c.n || &c.a.items[0] != &c.b.items[0] {
-			t.Error("lists with the same candidates do not share them")
-		}
+		assert.True(t, len(c.a.items) == c.n && len(c.b.items) == c.n && &c.a.items[0] == &c.b.items[0],
+			"lists with the same candidates do not share them")
 	}
 	src.s = instance.NewSnapshot(3, slices.Clone(src.s.All()))
 	if last := s.index.current(); last.decode.all != after.decode.all || !maps.Equal(last.decode.byModel, is) || last.snapshot != src.s {
@@ -315,9 +311,8 @@ func TestRemoved_WithoutCounter(t *testing.T) {
 			t.Errorf("%s: %v", step.name, err)
 		}
 	}
-	if s.Loads.counters.m[first.Address].counter == idle.counter {
-		t.Error("the counter was never let go of, so that nothing was shown")
-	}
+	assert.True(t, s.Loads.counters.m[first.Address].counter != idle.counter,
+		"the counter was never let go of, so that nothing was shown")
 	// A leg in flight keeps its counter, even if a new entry uses the same counter later.
 	busy, err := s.Pick(Request{Role: instance.Decode})
 	require.NoError(t, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func serving(models ...string) func(*instance.Instance) {
@@ -28,9 +29,7 @@ func TestLoad_ComparedPerModel(t *testing.T) {
 	pick := func(s *sched.Scheduler, model, session string) *sched.Assignment {
 		t.Helper()
 		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: model, Session: session})
-		if err != nil || a.Instance.Address[:1] != model {
-			t.Fatalf("model %s: %v, %v", model, a, err)
-		}
+		require.True(t, err == nil && a.Instance.Address[:1] == model, "model %s: %v, %v", model, a, err)
 		return a
 	}
 	// Idle instances of b do not make an instance of a overloaded: among those of a, the mean is 12.

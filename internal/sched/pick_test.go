@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // changingSource returns one snapshot at the first call and another
@@ -57,9 +58,7 @@ func TestPick_RepeatedWhenDrained(t *testing.T) {
 			want = 0
 		}
 		s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
-		if picks != want {
-			t.Errorf("%s: counted %d times, want %d", tc.name, picks, want)
-		}
+		assert.True(t, picks == want, "%s: counted %d times, want %d", tc.name, picks, want)
 	}
 }
 
@@ -161,9 +160,7 @@ func TestPinned(t *testing.T) {
 	lost.Unfetched(now.Add(time.Hour))
 	lost.Unfetched(now.Add(time.Minute)) // an earlier end does not replace a later one
 	lost.Done()
-	if lost.Instance == fetched.Instance {
-		t.Fatal("both on one instance")
-	}
+	require.True(t, lost.Instance != fetched.Instance, "both on one instance")
 	restarted := *lost.Instance
 	restarted.Record.ID = "restarted"
 	for _, tc := range []struct {

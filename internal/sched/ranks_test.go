@@ -66,9 +66,7 @@ func TestRanksAreSpread(t *testing.T) {
 		for _, count := range got {
 			most = max(most, count)
 		}
-		if len(got) != 6 || float64(most)/(n/6) > 1.1 {
-			t.Errorf("%s: %v", name, got)
-		}
+		assert.True(t, len(got) == 6 && !(float64(most)/(n/6) > 1.1), "%s: %v", name, got)
 	}
 }
 
@@ -162,9 +160,7 @@ func TestRanksChange(t *testing.T) {
 		a.Done()
 	}
 	s.Loads.Each(func(k instance.Key, n int64) {
-		if n != 0 {
-			t.Errorf("%s has %d in flight", k, n)
-		}
+		assert.True(t, n == 0, "%s has %d in flight", k, n)
 	})
 }
 
@@ -225,18 +221,14 @@ func TestRanks_MemoryAndLoad(t *testing.T) {
 	}
 	a := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat("text", 2000))})
 	all, _ := s.Remembered(instance.Prefill)
-	if all.Entries == 0 || all.Text == 0 || all.Text > 8000 || all.Memory == 0 {
-		t.Errorf("%+v", all)
-	}
+	assert.True(t, all.Entries != 0 && all.Text != 0 && all.Text <= 8000 && all.Memory != 0, "%+v", all)
 	all.Memory = 0 // shared by all ranks
 	for rank, is := range s.Ranks(in) {
 		want := sched.RankLoad{}
 		if rank == a.Rank {
 			want = sched.RankLoad{InFlight: 1, Waiting: is.Waiting, Held: int64(a.Tokens), Prompts: all}
 		}
-		if is != want || (is.Waiting > 0) != (rank == a.Rank) {
-			t.Errorf("rank %d: %+v, want %+v", rank, is, want)
-		}
+		assert.True(t, is == want && (is.Waiting > 0) == (rank == a.Rank), "rank %d: %+v, want %+v", rank, is, want)
 	}
 	a.Done()
 	if got := s.Ranks(in); len(got) != 3 || got[a.Rank] != (sched.RankLoad{Prompts: all}) {

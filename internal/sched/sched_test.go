@@ -102,9 +102,7 @@ func TestPick_EligibleInstances(t *testing.T) {
 			t.Parallel()
 			s, _ := build(nil, inst(instance.Decode, "a:1", tc.change))
 			a, err := s.Pick(decode("m"))
-			if !errors.Is(err, tc.want) {
-				t.Fatalf("Pick: %v, want %v", err, tc.want)
-			}
+			require.True(t, errors.Is(err, tc.want), "Pick: %v, want %v", err, tc.want)
 			a.Done()
 		})
 	}
@@ -153,9 +151,7 @@ func TestTurns_FleetChanges(t *testing.T) {
 			source.set(slices.Delete(slices.Clone(fleet), removed, removed+1)...)
 		}
 	}
-	if len(got) != n {
-		t.Errorf("%d of %d were used", len(got), n)
-	}
+	assert.True(t, len(got) == n, "%d of %d were used", len(got), n)
 }
 
 // In a large fleet, too, the requests of an ejected instance are spread over many others.
@@ -181,9 +177,8 @@ func TestEjectedShare_SpreadInLargeFleet(t *testing.T) {
 			more++
 		}
 	}
-	if got["d:0500"] != 0 || more < well["d:0500"]/2 {
-		t.Errorf("the sick one got %d; its %d turns went to %d others", got["d:0500"], well["d:0500"], more)
-	}
+	assert.True(t, got["d:0500"] == 0 && more >= well["d:0500"]/2,
+		"the sick one got %d; its %d turns went to %d others", got["d:0500"], well["d:0500"], more)
 }
 
 // Long legs are spread over all instances of a large fleet: none has more than one leg above the minimum.
@@ -218,9 +213,7 @@ func TestProxies_DifferentFirstPicks(t *testing.T) {
 		a := pick(t, s, decode("m"))
 		first[a.Instance.Address] = true
 	}
-	if len(first) < 10 {
-		t.Errorf("20 proxies begin at %d places", len(first))
-	}
+	assert.True(t, len(first) >= 10, "20 proxies begin at %d places", len(first))
 }
 
 // lostMeanwhile is a health in which an instance is ejected during a
@@ -325,13 +318,9 @@ func TestPairs_SameConnector(t *testing.T) {
 	s, src := build(nil, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2", nixl), inst(instance.Decode, "d:1", nixl))
 	for range 8 {
 		p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
-		if err != nil || p.Connector != "nixl" {
-			t.Fatalf("a prefill that no decode can follow: %v, %v", p, err)
-		}
+		require.True(t, err == nil && p.Connector == "nixl", "a prefill that no decode can follow: %v, %v", p, err)
 		d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Partner: p})
-		if err != nil || d.Connector != "nixl" {
-			t.Fatalf("Pick: %v, %v", d, err)
-		}
+		require.True(t, err == nil && d.Connector == "nixl", "Pick: %v, %v", d, err)
 	}
 	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1", nixl))
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrNone) {

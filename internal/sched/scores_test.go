@@ -22,9 +22,7 @@ func TestScores_Released(t *testing.T) {
 	p := pick(instance.Prefill, 1000)
 	first := pick(instance.Decode, 4000)
 	second := pick(instance.Decode, 3000)
-	if first.Instance == second.Instance {
-		t.Errorf("both went to %s", first.Instance.Key)
-	}
+	assert.True(t, first.Instance != second.Instance, "both went to %s", first.Instance.Key)
 	if third := pick(instance.Decode, 500); third.Instance != second.Instance {
 		t.Errorf("4,000 bytes against 3,000: the next went to %s", third.Instance.Key)
 	} else {

@@ -121,9 +121,8 @@ func TestSilentPrefill_FallbackPreferred(t *testing.T) {
 			t.Errorf("optional %t: %v", optional, err)
 		}
 		prefill, decode := s.Usable(instance.Prefill, "m", nil), s.Usable(instance.Decode, "m", nil)
-		if len(decode) != 1 || (len(prefill) == 0) != optional {
-			t.Errorf("optional %t: usable are %d prefill and %d decode instances", optional, len(prefill), len(decode))
-		}
+		assert.True(t, len(decode) == 1 && (len(prefill) == 0) == optional,
+			"optional %t: usable are %d prefill and %d decode instances", optional, len(prefill), len(decode))
 	}
 }
 
@@ -221,13 +220,10 @@ func TestResponsiveInstance_NotProbed(t *testing.T) {
 			streaming.NoteProgress()
 			time.Sleep(100 * time.Millisecond)
 		}
-		if asked.Load() != 0 || s.Loads.Progress(a.Key) != 50 {
-			t.Errorf("asked %d times; progress %d", asked.Load(), s.Loads.Progress(a.Key))
-		}
+		assert.True(t, asked.Load() == 0 && s.Loads.Progress(a.Key) == 50,
+			"asked %d times; progress %d", asked.Load(), s.Loads.Progress(a.Key))
 		time.Sleep(3 * time.Second)
-		if asked.Load() == 0 {
-			t.Error("no progress for 3 s, and Silent was not called")
-		}
+		assert.True(t, asked.Load() != 0, "no progress for 3 s, and Silent was not called")
 		waits.EndAwait()
 		waits.Done()
 		streaming.Done()
@@ -348,9 +344,7 @@ func TestLegs_MoveWhenTheyBeginLate(t *testing.T) {
 		src.set(inst(instance.Decode, "a:1"))
 		synctest.Wait()
 		b := pick(t, s, decode("m"))
-		if a.ShouldMove() || b.ShouldMove() {
-			t.Error("it moves after the drain was undone")
-		}
+		assert.True(t, !a.ShouldMove() && !b.ShouldMove(), "it moves after the drain was undone")
 		a.Done()
 		b.Done()
 		stop()
@@ -392,13 +386,9 @@ func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 				}
 				drain(tc.after)
 				time.Sleep(tc.after - time.Millisecond)
-				if a.ShouldMove() {
-					t.Error("it moves too early")
-				}
+				assert.True(t, !a.ShouldMove(), "it moves too early")
 				time.Sleep(time.Hour)
-				if !a.ShouldMove() {
-					t.Error("it stays")
-				}
+				assert.True(t, a.ShouldMove(), "it stays")
 				a.Done()
 				stop()
 				running.Wait()

@@ -39,9 +39,7 @@ func TestLegs_LateCheckCancelsNothing(t *testing.T) {
 	src.s = instance.NewSnapshot(4, nil)
 	s.Legs.cancelRemoved(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
 	s.Legs.cancelRemoved(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
-	if leg.cause == nil {
-		t.Error("its instance left, and it still waits")
-	}
+	assert.True(t, leg.cause != nil, "its instance left, and it still waits")
 }
 
 // A change before the first check calls legs off, too: a proxy
@@ -62,7 +60,5 @@ func TestLegs_ChangeBeforeFirstCheck(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	s.Legs.Run(ended)
-	if leg.cause == nil {
-		t.Error("its instance left, and it still waits")
-	}
+	assert.True(t, leg.cause != nil, "its instance left, and it still waits")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func labelled(zone string) func(*instance.Instance) {
@@ -55,9 +56,7 @@ func TestZoneIsPreferred(t *testing.T) {
 			for i := range 40 {
 				a := pick(t, s, sched.Request{Role: role, Model: "m", Session: fmt.Sprint(i), Prompt: []byte(strings.Repeat(fmt.Sprint("prompt ", i, ", "), 50))})
 				a.Done()
-				if zoneOf(a) != "b" || a.Elsewhere != "" {
-					t.Errorf("%s: %q", a.Instance.Key, a.Elsewhere)
-				}
+				assert.True(t, zoneOf(a) == "b" && a.Elsewhere == "", "%s: %q", a.Instance.Key, a.Elsewhere)
 				got[a.Instance.Address]++
 			}
 			assert.Len(t, got, 2, "not all of the zone are used")
@@ -74,9 +73,8 @@ func TestDecode_InZoneOfPrefill(t *testing.T) {
 	for range 16 {
 		p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 		d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Partner: p})
-		if err != nil || zoneOf(d) != zoneOf(p) {
-			t.Errorf("prefill on %s, decode on %s: %v", p.Instance.Key, d.Instance.Key, err)
-		}
+		assert.True(t, err == nil && zoneOf(d) == zoneOf(p),
+			"prefill on %s, decode on %s: %v", p.Instance.Key, d.Instance.Key, err)
 		zones[zoneOf(p)] = true
 		p.Done()
 		d.Done()
@@ -99,9 +97,7 @@ func TestZone_NoneAvailable(t *testing.T) {
 		"there is no": inZone(t, "z", "round_robin", nil, append(twoZones(), none)...),
 	} {
 		a, err := s.Pick(decode("m"))
-		if err != nil || zoneOf(a) == "z" || a.Elsewhere != "zone_none" {
-			t.Fatalf("%s: %v, %v", name, a, err)
-		}
+		require.True(t, err == nil && zoneOf(a) != "z" && a.Elsewhere == "zone_none", "%s: %v, %v", name, a, err)
 		if n := elsewhereCounts(s, instance.Decode); n["zone_none"] != 1 {
 			t.Errorf("%s: counted %v", name, n)
 		}
@@ -125,15 +121,11 @@ func TestZoneOverloaded(t *testing.T) {
 	var held []*sched.Assignment
 	for range 9 {
 		a, err := s.Pick(decode("m"))
-		if err != nil || zoneOf(a) != "b" {
-			t.Fatalf("%d are few: %v, %v", len(held), a.Instance.Key, err)
-		}
+		require.True(t, err == nil && zoneOf(a) == "b", "%d are few: %v, %v", len(held), a.Instance.Key, err)
 		held = append(held, a)
 	}
 	a, err := s.Pick(decode("m"))
-	if err != nil || zoneOf(a) != "a" || a.Elsewhere != "zone_overloaded" {
-		t.Fatalf("%v, %v", a, err)
-	}
+	require.True(t, err == nil && zoneOf(a) == "a" && a.Elsewhere == "zone_overloaded", "%v, %v", a, err)
 	if n := elsewhereCounts(s, instance.Decode); n["zone_overloaded"] != 1 {
 		t.Errorf("counted %v", n)
 	}
@@ -173,9 +165,8 @@ func TestExplain_Zone(t *testing.T) {
 	r := decode("m")
 	r.Tentative, r.Tried = true, []instance.Key{{Role: instance.Decode, Address: "b:1"}}
 	a, err := s.Pick(r)
-	if err != nil || a.Elsewhere != "zone_none" || len(elsewhereCounts(s, instance.Decode)) != 0 {
-		t.Fatalf("%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
-	}
+	require.True(t, err == nil && a.Elsewhere == "zone_none" && len(elsewhereCounts(s, instance.Decode)) == 0,
+		"%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
 	a.Confirm()
 	if n := elsewhereCounts(s, instance.Decode); n["zone_none"] != 1 {
 		t.Errorf("counted %v", n)

@@ -38,9 +38,7 @@ func TestAgentsRoutes_SameAnswerAsChat(t *testing.T) {
 			t.Fatalf("%s: %d %v: %s", tc.body, r.status, err, r.body)
 		}
 		require.NoError(t, json.Unmarshal(text, &w))
-		if !holds(v, w) {
-			t.Errorf("%s: %s\nsays not %s", tc.body, r.body, text)
-		}
+		assert.True(t, holds(v, w), "%s: %s\nsays not %s", tc.body, r.body, text)
 		stream := post(t, client(t), s.URL()+tc.path, "", tc.body+`,"stream":true}`)
 		if said := deltas(t, stream.body); said != want.Text || stream.err != nil {
 			t.Errorf("%s: the stream says %q, ends with %v", tc.body, said, stream.err)
@@ -118,9 +116,8 @@ func TestAgentsRoutes_TransferParams(t *testing.T) {
 				}
 				second := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				c := d.Counters()
-				if second.status != http.StatusOK || c.TransfersLoaded != 1 || c.LocalPrefills != 0 {
-					t.Errorf("%d %s: %+v", second.status, second.body, c)
-				}
+				assert.True(t, second.status == http.StatusOK && c.TransfersLoaded == 1 && c.LocalPrefills == 0,
+					"%d %s: %+v", second.status, second.body, c)
 				assert.Len(t, append(p.Violations(), d.Violations()...), 0)
 				// The blocks were fetched before, so the load fails before the first token.
 				again := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
@@ -128,9 +125,7 @@ func TestAgentsRoutes_TransferParams(t *testing.T) {
 				case !stream:
 					assert.Equal(t, again.status, http.StatusInternalServerError, again.body)
 				case path == pathResponses: // vLLM cuts the stream
-					if again.err == nil || deltas(t, again.body) != "" {
-						t.Errorf("%v: %s", again.err, again.body)
-					}
+					assert.True(t, again.err != nil && deltas(t, again.body) == "", "%v: %s", again.err, again.body)
 				case again.err != nil || !strings.HasSuffix(again.body, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"internal_error\",\"message\":\"Internal server error\"}}\n\n"):
 					t.Errorf("%v: %s", again.err, again.body)
 				}

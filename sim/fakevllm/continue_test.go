@@ -102,9 +102,8 @@ func TestContinue(t *testing.T) {
 				require.Equal(t, cmp.Diff(want.IDs, append(slices.Clone(has.IDs), got.IDs...)), "", "after %d events", cut)
 				text := model.Detokenize(has.IDs)
 				if utf8.ValidString(text) {
-					if has.Text+got.Text != want.Text || has.Finish+got.Finish != want.Finish {
-						t.Errorf("after %d events: %q and %q %q are not %q %q", cut, has.Text, got.Text, got.Finish, want.Text, want.Finish)
-					}
+					assert.True(t, has.Text+got.Text == want.Text && has.Finish+got.Finish == want.Finish,
+						"after %d events: %q and %q %q are not %q %q", cut, has.Text, got.Text, got.Finish, want.Text, want.Finish)
 					continue
 				}
 				half++
@@ -157,9 +156,7 @@ func TestReasoningTokens(t *testing.T) {
 			for _, m := range number.FindAllStringSubmatch(r.body, -1) {
 				counts = append(counts, m[1])
 			}
-			if len(counts) == 0 {
-				t.Fatalf("%s: no count in %s", reasoning, r.body)
-			}
+			require.True(t, len(counts) != 0, "%s: no count in %s", reasoning, r.body)
 			return counts
 		}
 		want := strconv.Itoa(tokens)
@@ -170,9 +167,8 @@ func TestReasoningTokens(t *testing.T) {
 			t.Errorf("%s: a stream has %q reasoning tokens, want %s", reasoning, got, want)
 		}
 		got := post(`,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`)
-		if got[0] != "0" || got[len(got)-1] != want || got[len(got)-2] != want {
-			t.Errorf("%s: events have %q reasoning tokens, want %s in the end", reasoning, got, want)
-		}
+		assert.True(t, got[0] == "0" && got[len(got)-1] == want && got[len(got)-2] == want,
+			"%s: events have %q reasoning tokens, want %s in the end", reasoning, got, want)
 		ids, err := json.Marshal(slices.Concat(prompt, pieces.Join(all).IDs[:tokens+2]))
 		require.NoError(t, err)
 		if got := post(`,"stream":true,"stream_options":{"include_usage":true},"kv_transfer_params":{"prompt_token_ids":` + string(ids) + `}`); !slices.Equal(got, []string{"0"}) {
@@ -226,9 +222,8 @@ func TestContinue_StopStrings(t *testing.T) {
 	body["stop"] = []string{string(text[60:71]), "never"}
 	prompt, all := stream(t, s, completions, body)
 	want := pieces.Join(all)
-	if want.Text != string(text[:60]) || want.Finish != "stop" {
-		t.Fatalf("the answer is %q, not %q", want.Text, string(text[:60]))
-	}
+	require.True(t, want.Text == string(text[:60]) && want.Finish == "stop",
+		"the answer is %q, not %q", want.Text, string(text[:60]))
 	for cut := 5; cut < len(all); cut++ {
 		has := pieces.Join(all[:cut])
 		if n := utf8.RuneCountInString(strings.ToValidUTF8(model.Detokenize(has.IDs), "")) - utf8.RuneCountInString(has.Text); n != 10 {
@@ -239,9 +234,8 @@ func TestContinue_StopStrings(t *testing.T) {
 			history = history[:len(history)-1]
 		}
 		got := pieces.Join(rest(t, s, completions, body, prompt, history))
-		if model.Detokenize(history)+got.Text != want.Text || got.Finish != "stop" {
-			t.Errorf("after %d events: %q and %q are not %q", cut, model.Detokenize(history), got.Text, want.Text)
-		}
+		assert.True(t, model.Detokenize(history)+got.Text == want.Text && got.Finish == "stop",
+			"after %d events: %q and %q are not %q", cut, model.Detokenize(history), got.Text, want.Text)
 	}
 }
 
@@ -271,9 +265,7 @@ func TestContinue_Parsers(t *testing.T) {
 				checkParsed(t, s, body, prompt, all, cut)
 			}
 		}
-		if !seen[0] || !seen[1] || !seen[2] {
-			t.Errorf("%s: numbers of calls: %v", reasoning, seen)
-		}
+		assert.True(t, seen[0] && seen[1] && seen[2], "%s: numbers of calls: %v", reasoning, seen)
 	}
 }
 

@@ -25,12 +25,9 @@ func TestDataParallelRanks(t *testing.T) {
 	}
 	for rank, want := range s.Ranks() {
 		status, body := ask(header, fmt.Sprint(rank))
-		if status != http.StatusOK || !strings.Contains(body, `"remote_engine_id":"`+want.EngineID+`"`) {
-			t.Errorf("rank %d: %d %s", rank, status, body)
-		}
-		if s.Ranks()[rank].Requests != 1 {
-			t.Errorf("rank %d: %+v", rank, s.Ranks())
-		}
+		assert.True(t, status == http.StatusOK && strings.Contains(body, `"remote_engine_id":"`+want.EngineID+`"`),
+			"rank %d: %d %s", rank, status, body)
+		assert.Equal(t, s.Ranks()[rank].Requests, 1, "rank %d: %+v", rank, s.Ranks())
 	}
 	for _, rank := range []string{"3", "-1"} {
 		if status, body := ask(header, rank); status != http.StatusBadRequest || !strings.Contains(body, "data_parallel_rank "+rank+" is out of range [0, 3).") {

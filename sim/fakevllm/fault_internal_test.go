@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -64,9 +65,7 @@ func TestSeed(t *testing.T) {
 		return hits(&s, 100, "/v1/completions", "", true)
 	}
 	one, again, two := run(1), run(1), run(2)
-	if one != again || one == two {
-		t.Error("a seed does not repeat its run, or two seeds do the same")
-	}
+	assert.True(t, one == again && one != two, "a seed does not repeat its run, or two seeds do the same")
 	if n := strings.Count(one, "x"); n < 20 || n > 80 {
 		t.Errorf("%d of 100 at probability 0.5", n)
 	}

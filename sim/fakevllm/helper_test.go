@@ -138,15 +138,12 @@ type usage struct {
 func events(t *testing.T, body string) []chunk {
 	t.Helper()
 	parts := strings.Split(body, "\n\n")
-	if len(parts) < 2 || parts[len(parts)-1] != "" || parts[len(parts)-2] != "data: [DONE]" {
-		t.Fatalf("the stream does not end in [DONE]: %q", body)
-	}
+	require.True(t, len(parts) >= 2 && parts[len(parts)-1] == "" && parts[len(parts)-2] == "data: [DONE]",
+		"the stream does not end in [DONE]: %q", body)
 	var list []chunk
 	for _, part := range parts[:len(parts)-2] {
 		data, ok := strings.CutPrefix(part, "data: ")
-		if !ok {
-			t.Fatalf("no data line: %q", part)
-		}
+		require.True(t, ok, "no data line: %q", part)
 		var c chunk
 		require.NoError(t, json.Unmarshal([]byte(data), &c), "event %q", data)
 		list = append(list, c)
@@ -196,9 +193,7 @@ type response struct {
 
 func decode(t *testing.T, r reply) response {
 	t.Helper()
-	if r.status != http.StatusOK || r.err != nil {
-		t.Fatalf("status %d, error %v: %s", r.status, r.err, r.body)
-	}
+	require.True(t, r.status == http.StatusOK && r.err == nil, "status %d, error %v: %s", r.status, r.err, r.body)
 	var out response
 	require.NoError(t, json.Unmarshal([]byte(r.body), &out), r.body)
 	return out

@@ -18,9 +18,7 @@ func prefill(t *testing.T, s *fakevllm.Server, id, ask string) string {
 	t.Helper()
 	r := decode(t, post(t, client(t), s.URL()+"/v1/chat/completions", id,
 		`{`+ask+`,"max_tokens":1,"min_tokens":1,"ignore_eos":true,"stream":false,"kv_transfer_params":`+prefillForm+`}`))
-	if r.Choices[0].FinishReason != "length" {
-		t.Fatalf("prefill ended by %s", r.Choices[0].FinishReason)
-	}
+	require.Equal(t, r.Choices[0].FinishReason, "length", "prefill ended by")
 	return string(r.KV)
 }
 
@@ -150,13 +148,9 @@ func TestKVTransfer_Refused(t *testing.T) {
 					}
 				default:
 					const expected = `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`
-					if r.status != 500 || r.body != expected {
-						t.Errorf("%d %s", r.status, r.body)
-					}
+					assert.True(t, r.status == 500 && r.body == expected, "%d %s", r.status, r.body)
 				}
-				if counted.Failed != 1 || counted.GenerationTokens != 0 {
-					t.Errorf("%+v", counted)
-				}
+				assert.True(t, counted.Failed == 1 && counted.GenerationTokens == 0, "%+v", counted)
 			}
 		})
 	}
@@ -278,9 +272,8 @@ func TestP2P(t *testing.T) {
 			t.Parallel()
 			p, d := pair(t, fakevllm.Options{Mode: fakevllm.P2P, KVLease: tt.lease}, fakevllm.Options{Mode: fakevllm.P2P})
 			first := post(t, client(t), p.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":1,"kv_transfer_params":{"remote_decoder":{"kv_request_id":"`+tt.keep+`"}}}`)
-			if first.status != 200 || !strings.Contains(first.body, `"kv_transfer_params":null`) {
-				t.Fatalf("%d %s", first.status, first.body)
-			}
+			require.True(t, first.status == 200 && strings.Contains(first.body, `"kv_transfer_params":null`),
+				"%d %s", first.status, first.body)
 			post(t, client(t), d.URL()+"/v1/chat/completions", "R",
 				fmt.Sprintf(`{%s,"kv_transfer_params":{"remote_prefiller":{"kv_request_id":%q,"remote_host":"127.0.0.1","remote_port":%d}}}`, user, tt.fetch, p.SideChannel()))
 			if n := d.Counters(); n.TransfersLoaded != tt.loaded || n.TransfersRefused != tt.refused || n.LocalPrefills != tt.locally || n.WrongKV != 0 {
@@ -389,8 +382,6 @@ func TestPlainPool(t *testing.T) {
 	for _, body := range []string{`{"prompt":"x"}`, `{"prompt":"x","max_tokens":1,"stream":true}`, `{"prompt":"x","max_tokens":1,"n":2}`} {
 		before := len(p.Violations())
 		post(t, c, p.URL()+"/v1/completions", "R", body)
-		if len(p.Violations()) == before {
-			t.Errorf("%s is no violation on a prefill engine", body)
-		}
+		assert.True(t, len(p.Violations()) != before, "%s is no violation on a prefill engine", body)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -25,9 +26,7 @@ type kvMessage struct {
 
 func readKV(t *testing.T, frames [][]byte) kvMessage {
 	t.Helper()
-	if len(frames) != 3 || len(frames[1]) != 8 {
-		t.Fatalf("frames %q", frames)
-	}
+	require.True(t, len(frames) == 3 && len(frames[1]) == 8, "frames %q", frames)
 	m := kvMessage{topic: string(frames[0]), seq: binary.BigEndian.Uint64(frames[1])}
 	if len(frames[2]) > 0 {
 		var b bytes.Buffer
@@ -93,9 +92,7 @@ func TestKVEvents(t *testing.T) {
 
 	tokens(t, s, []int{20, 21, 22, 23, 24, 25, 26, 27, 28}, `,"cache_salt":"pepper"`)
 	list := replayed(t, *source.ReplayEndpoint, 0)
-	if len(list) != 1 || list[0].topic != "kv-events" || list[0].seq != 0 {
-		t.Fatalf("replayed %+v", list)
-	}
+	require.True(t, len(list) == 1 && list[0].topic == "kv-events" && list[0].seq == 0, "replayed %+v", list)
 	require.Contains(t, list[0].batch, // as recorded from vLLM 0.32
 		`[{"type":"BlockStored","block_hashes":[`, `],"parent_block_hash":null,"token_ids":[20,21,22,23,24,25,26,27],"block_size":4,"lora_id":null,"medium":"GPU","lora_name":null,`,
 		`"extra_keys":[["pepper"],null],"group_idx":0,"kv_cache_spec_kind":"full_attention"}],0]`,
@@ -106,9 +103,7 @@ func TestKVEvents(t *testing.T) {
 	list = replayed(t, *source.ReplayEndpoint, 1)
 	var removed, stored int
 	for i, m := range list {
-		if m.seq != uint64(1+i) {
-			t.Errorf("message %d follows %d", m.seq, i)
-		}
+		assert.True(t, m.seq == uint64(1+i), "message %d follows %d", m.seq, i)
 		switch {
 		case strings.Contains(m.batch, `[{"type":"BlockRemoved","block_hashes":[`) && strings.HasSuffix(m.batch, `],"medium":"GPU"}],0]`):
 			removed++
@@ -118,9 +113,7 @@ func TestKVEvents(t *testing.T) {
 			t.Errorf("batch %s", m.batch)
 		}
 	}
-	if removed == 0 || stored != 2 {
-		t.Errorf("%d batches of removed and %d of stored blocks", removed, stored)
-	}
+	assert.True(t, removed != 0 && stored == 2, "%d batches of removed and %d of stored blocks", removed, stored)
 	// Subscribers receive the same messages, perhaps without the first ones.
 	published := make(chan [][]byte, 1000)
 	go func() {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -138,9 +139,8 @@ func TestKillAndRestart(t *testing.T) {
 		t.Errorf("error of a killed engine: %v", err)
 	}
 	require.NoError(t, s.Restart(t.Context()))
-	if s.EngineID() == before || s.Address() != address {
-		t.Errorf("engine %s on %s after %s on %s", s.EngineID(), s.Address(), before, address)
-	}
+	assert.True(t, s.EngineID() != before && s.Address() == address,
+		"engine %s on %s after %s on %s", s.EngineID(), s.Address(), before, address)
 	if r := get(t, c, s.URL()+"/health"); r.status != 200 {
 		t.Errorf("health is %d after the restart", r.status)
 	}
@@ -197,9 +197,8 @@ func TestHeaderLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		line, err := bufio.NewReader(r.in).ReadString('\n')
-		if err != nil || !strings.Contains(line, fmt.Sprint(tt.status)) {
-			t.Errorf("%d bytes of header: %q, %v", tt.size, line, err)
-		}
+		assert.True(t, err == nil && strings.Contains(line, fmt.Sprint(tt.status)),
+			"%d bytes of header: %q, %v", tt.size, line, err)
 	}
 }
 

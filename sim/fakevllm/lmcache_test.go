@@ -2,7 +2,6 @@ package fakevllm_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"

@@ -85,9 +85,7 @@ func TestMooncakeAnyOrder(t *testing.T) {
 			second = decodeLeg(t, c, d, user, stream, consuming(p, id))
 		}
 		wg.Wait()
-		if got := content(t, second); got != expectedHi() {
-			t.Errorf("%d: got %q, expected %q", i, got, expectedHi())
-		}
+		assert.Equal(t, content(t, second), expectedHi(), i)
 	}
 	pc, dc := p.Counters(), d.Counters()
 	if pc.TransfersMade != 4 || pc.TransfersWaiting != 0 || pc.ReusedTransfers != 0 || pc.BootstrapQueries != 1 || dc.TransfersLoaded != 4 ||
@@ -102,9 +100,7 @@ func TestMooncakeAnyOrder(t *testing.T) {
 func TestMooncakeBootstrap(t *testing.T) {
 	t.Parallel()
 	p, d := mooncakePair(t, fakevllm.Options{}, fakevllm.Options{})
-	if d.Bootstrap() != 0 {
-		t.Errorf("a consumer has a bootstrap server on port %d", d.Bootstrap())
-	}
+	assert.Equal(t, d.Bootstrap(), 0, "a consumer has a bootstrap server on port")
 	c := client(t)
 	query := func() string {
 		r := get(t, c, bootstrapURL(p)+"/query")
@@ -216,9 +212,7 @@ func TestMooncakeLoadFailures(t *testing.T) {
 			first := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: "hi"}}, fakevllm.Sampling{MaxTokens: 1}).Tokens[0]
 			r := decode(t, post(t, c, p.URL()+"/v1/chat/completions", "R",
 				fmt.Sprintf(`{%s,"max_tokens":1,"stop_token_ids":[%d],"kv_transfer_params":%s}`, user, first, producing("x"))))
-			if r.Choices[0].FinishReason != "stop" {
-				t.Errorf("ended by %s", r.Choices[0].FinishReason)
-			}
+			assert.Equal(t, r.Choices[0].FinishReason, "stop", "ended by")
 			return consuming(p, "x")
 		}, "timeout waiting for the prefill side"},
 		{"a prefill that was refused", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {
@@ -316,9 +310,7 @@ func TestMooncakeAbortedPrefill(t *testing.T) {
 	}
 	_ = second.conn.Close()
 	eventually(t, func() error { return want("aborted", d.Counters().Aborted, 1) })
-	if p.Aborted()[0] != "chatcmpl-P" || d.Aborted()[0] != "chatcmpl-D" {
-		t.Errorf("%q, %q", p.Aborted(), d.Aborted())
-	}
+	assert.True(t, p.Aborted()[0] == "chatcmpl-P" && d.Aborted()[0] == "chatcmpl-D", "%q, %q", p.Aborted(), d.Aborted())
 	again := dialRaw(t, p)
 	again.send(t, "/v1/chat/completions", "P", `{`+user+`,"max_tokens":1,"kv_transfer_params":`+producing("x")+`}`)
 	eventually(t, func() error { return want("reused", p.Counters().ReusedTransfers, 1) })

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -91,7 +92,5 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.Name, tc.Body(), got.body, tc.Answer)
 		}
 	}
-	if same < 400 {
-		t.Errorf("only %d of the recorded requests have the same status", same)
-	}
+	assert.True(t, same >= 400, "only %d of the recorded requests have the same status", same)
 }

@@ -67,14 +67,10 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := post(t, c, s.URL()+tt.path, "R-1", tt.body)
-			if r.status != 200 || r.err != nil {
-				t.Fatalf("%d %v %s", r.status, r.err, r.body)
-			}
+			require.True(t, r.status == 200 && r.err == nil, "%d %v %s", r.status, r.err, r.body)
 			golden(t, tt.name, r.body)
 			if strings.HasSuffix(tt.name, ".json") {
-				if !json.Valid([]byte(r.body)) {
-					t.Error("no JSON")
-				}
+				assert.True(t, json.Valid([]byte(r.body)), "no JSON")
 				assert.Equal(t, r.header.Get("Content-Type"), "application/json", "content type")
 				return
 			}
@@ -202,13 +198,10 @@ func TestMetrics(t *testing.T) {
 		`vllm:request_success_total{model_name="m\"x",engine="0",finished_reason="length"} 3`,
 		`vllm:time_to_first_token_seconds_bucket{model_name="m\"x",engine="0",le="+Inf"} 3`, `vllm:time_to_first_token_seconds_count{model_name="m\"x",engine="0"} 3`,
 	} {
-		if !strings.Contains(body, line+"\n") {
-			t.Errorf("no %s in\n%s", line, body)
-		}
+		assert.True(t, strings.Contains(body, line+"\n"), "no %s in\n%s", line, body)
 	}
-	if !regexp.MustCompile(`(?m)^process_start_time_seconds \d{10}\.\d{3}$`).MatchString(body) {
-		t.Error("no process_start_time_seconds")
-	}
+	assert.True(t, regexp.MustCompile(`(?m)^process_start_time_seconds \d{10}\.\d{3}$`).MatchString(body),
+		"no process_start_time_seconds")
 }
 
 func TestRecord(t *testing.T) {

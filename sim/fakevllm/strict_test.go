@@ -46,13 +46,9 @@ func TestStrictness(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := post(t, c, s.URL()+tt.path, "", tt.body)
-			if r.status != tt.status {
-				t.Fatalf("status %d, not %d: %s", r.status, tt.status, r.body)
-			}
+			require.True(t, r.status == tt.status, "status %d, not %d: %s", r.status, tt.status, r.body)
 			if tt.status == http.StatusOK {
-				if !json.Valid([]byte(r.body)) {
-					t.Errorf("not JSON: %s", r.body)
-				}
+				assert.True(t, json.Valid([]byte(r.body)), "not JSON: %s", r.body)
 				return
 			}
 			var e struct {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -99,9 +100,7 @@ func TestTurns(t *testing.T) {
 	}
 	for _, more := range []string{"", `,"tools":[{"name":"look","input_schema":{}}]`, "," + someTools + `,"tool_choice":{"type":"any"}`} {
 		r := post(t, client(t), s.URL()+pathMessages, "a", conversation(pathMessages, 0, more))
-		if strings.Contains(r.body, "I look.") || r.status != http.StatusOK {
-			t.Errorf("with %q: %s", more, r.body)
-		}
+		assert.True(t, !strings.Contains(r.body, "I look.") && r.status == http.StatusOK, "with %q: %s", more, r.body)
 	}
 }
 
@@ -172,7 +171,5 @@ func TestTurnsRefused(t *testing.T) {
 		t.Errorf("an empty turn: %v", err)
 	}
 	list, err := fakevllm.ReadTurns(strings.NewReader(`[{"thinking":"x","text":"y","calls":[{"name":"z","input":{"a":1}}]}]`))
-	if err != nil || len(list) != 1 || string(list[0].Calls[0].Input) != `{"a":1}` {
-		t.Errorf("%v %v", list, err)
-	}
+	assert.True(t, err == nil && len(list) == 1 && string(list[0].Calls[0].Input) == `{"a":1}`, "%v %v", list, err)
 }

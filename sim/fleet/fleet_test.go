@@ -129,9 +129,7 @@ func TestFreePorts(t *testing.T) {
 	seen := make(map[int]bool)
 	for range callers {
 		for _, port := range <-got {
-			if seen[port] {
-				t.Errorf("port %d twice", port)
-			}
+			assert.True(t, !seen[port], "port %d twice", port)
 			seen[port] = true
 		}
 	}
@@ -146,9 +144,7 @@ func TestFreePorts(t *testing.T) {
 		}
 		l.Close()
 	}
-	if taken > len(seen)/10 {
-		t.Errorf("%d of %d ports are not free", taken, len(seen))
-	}
+	assert.True(t, taken <= len(seen)/10, "%d of %d ports are not free", taken, len(seen))
 }
 
 func TestOutputAndEnvironment(t *testing.T) {
@@ -160,9 +156,7 @@ func TestOutputAndEnvironment(t *testing.T) {
 		t.Errorf("ended with %v", p.Err())
 	}
 	assert.Equal(t, p.LogTail(5), "hello\nPD_PORT=", "log")
-	if len(f.Running()) != 0 {
-		t.Errorf("still running: %v", f.Running())
-	}
+	assert.Equal(t, len(f.Running()), 0, "still running: %v", f.Running())
 }
 
 func TestChild_Fails(t *testing.T) {
@@ -171,9 +165,7 @@ func TestChild_Fails(t *testing.T) {
 	s := spec("bad", "fail")
 	s.Ready = func(context.Context) error { return errors.New("not yet") }
 	_, err := f.Start(t.Context(), s)
-	if !errors.Is(err, fleet.ErrExited) {
-		t.Fatalf("error %v, want ErrExited", err)
-	}
+	require.True(t, errors.Is(err, fleet.ErrExited), "error %v, want ErrExited", err)
 	require.Contains(t, err.Error(), "bad", "exit status 3", "about to fail", "no newline at the end")
 }
 
@@ -183,9 +175,8 @@ func TestNeverReady(t *testing.T) {
 	s := spec("slow", "stubborn")
 	s.Ready = func(context.Context) error { return errors.New("the answer was 503") }
 	_, err := f.Start(t.Context(), s)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the answer was 503") {
-		t.Errorf("error %v: want a deadline and the last error", err)
-	}
+	assert.True(t, errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "the answer was 503"),
+		"error %v: want a deadline and the last error", err)
 	assert.Equal(t, len(f.Running()), 0, "the process that did not become ready still runs")
 }
 
@@ -193,9 +184,7 @@ func TestMissingProgram(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
 	_, err := f.Start(t.Context(), fleet.Spec{Name: "none", Program: "no-such-program"})
-	if !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error %v, want ErrNotExist", err)
-	}
+	assert.True(t, errors.Is(err, os.ErrNotExist), "error %v, want ErrNotExist", err)
 }
 
 // A process does nothing any more when Signal has returned, also on a busy machine.
@@ -221,9 +210,7 @@ func TestKill(t *testing.T) {
 	p := started(t, f, "stubborn")
 	require.NoError(t, p.Signal(syscall.SIGSTOP))
 	require.NoError(t, p.Kill())
-	if p.Err() == nil || !strings.Contains(p.Err().Error(), "killed") {
-		t.Errorf("ended with %v", p.Err())
-	}
+	assert.True(t, p.Err() != nil && strings.Contains(p.Err().Error(), "killed"), "ended with %v", p.Err())
 	assert.NoError(t, p.Kill(), "a second kill")
 }
 

@@ -51,9 +51,7 @@ func TestOpenLoop_BoundAndLag(t *testing.T) {
 			},
 		})
 		assert.Equal(t, most.Load(), 2, "requests at once")
-		if lag.Max != 2*time.Second || lag.Late != 4 {
-			t.Errorf("lag %+v, want 2s and 4 late", lag)
-		}
+		assert.True(t, lag.Max == 2*time.Second && lag.Late == 4, "lag %+v, want 2s and 4 late", lag)
 	})
 }
 

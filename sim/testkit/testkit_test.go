@@ -129,9 +129,7 @@ func TestLink(t *testing.T) {
 			} else if errors.Is(err, syscall.EPIPE) {
 				err = syscall.ECONNRESET
 			}
-			if !errors.Is(err, tc.standing) {
-				t.Errorf("during the fault: %v, want %v", err, tc.standing)
-			}
+			assert.True(t, errors.Is(err, tc.standing), "during the fault: %v, want %v", err, tc.standing)
 			if other, err := net.Dial("tcp", l.Address()); errors.Is(err, syscall.ECONNREFUSED) != tc.refused {
 				t.Errorf("a new connection: %v", err)
 			} else if err == nil {

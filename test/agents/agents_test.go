@@ -38,9 +38,7 @@ truncation turn turns type usage user version updates window write`
 func TestRecordings_FillerOnly(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("recordings/*.txt")
-	if err != nil || len(files) != 3 {
-		t.Fatalf("%v, %v", files, err)
-	}
+	require.True(t, err == nil && len(files) == 3, "%v, %v", files, err)
 	// IDs and signatures of the simulated engine are hexadecimal digits.
 	id := regexp.MustCompile(`(chatcmpl(-tool)?-|resp_|msg_|rs_|fc_|"signature":")[0-9a-f]{32}`)
 	long, allowed := regexp.MustCompile(`[A-Za-z]{4,}`), strings.Fields(words)
@@ -55,9 +53,7 @@ func TestRecordings_FillerOnly(t *testing.T) {
 			}
 		}
 	}
-	if size > 1<<20 {
-		t.Errorf("the recordings have %d bytes, want at most 1 MiB", size)
-	}
+	assert.True(t, size <= 1<<20, "the recordings have %d bytes, want at most 1 MiB", size)
 }
 
 // The clients page and the recording script name the same versions.
@@ -83,9 +79,7 @@ func TestVersions(t *testing.T) {
 func TestRecordings(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
-	if err != nil || len(list) != 3 {
-		t.Fatalf("%d recordings, %v", len(list), err)
-	}
+	require.True(t, err == nil && len(list) == 3, "%d recordings, %v", len(list), err)
 	for i, want := range []struct {
 		agent, path string
 		holds       []string
@@ -95,9 +89,8 @@ func TestRecordings(t *testing.T) {
 		{"opencode-ai", "/v1/responses", []string{`"tools":[`, `"type":"function_call_output"`, `"store":false`}},
 	} {
 		r := list[i]
-		if r.Agent != want.agent || len(r.Exchanges) != 3 || len(r.Turns) != 3 {
-			t.Errorf("%s: %d exchanges, %d turns", r.Agent, len(r.Exchanges), len(r.Turns))
-		}
+		assert.True(t, r.Agent == want.agent && len(r.Exchanges) == 3 && len(r.Turns) == 3,
+			"%s: %d exchanges, %d turns", r.Agent, len(r.Exchanges), len(r.Turns))
 		for _, x := range r.Exchanges {
 			if x.Path() != want.path || x.Method != "POST" || x.Status != 200 || len(x.Events) < 10 || x.Header.Get("Content-Type") != "application/json" {
 				t.Errorf("%s: %s %s %v: %d with %d events", r.Agent, x.Method, x.Target, x.Header, x.Status, len(x.Events))
@@ -105,9 +98,7 @@ func TestRecordings(t *testing.T) {
 		}
 		last := r.Exchanges[len(r.Exchanges)-1]
 		for _, part := range want.holds {
-			if !bytes.Contains(last.Body, []byte(part)) {
-				t.Errorf("%s: the last request has no %s", r.Agent, part)
-			}
+			assert.True(t, bytes.Contains(last.Body, []byte(part)), "%s: the last request has no %s", r.Agent, part)
 		}
 		text, err := r.Format()
 		require.NoError(t, err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -152,13 +153,9 @@ func TestKeyboard(t *testing.T) {
 	}
 	all := strings.Join(order, ", ")
 	for _, want := range []string{"skip", "theme", "key", "search", "only", "add", "name", "quiet"} {
-		if !strings.Contains(", "+all+",", ", "+want+",") {
-			t.Errorf("%s is not reachable: %s", want, all)
-		}
+		assert.True(t, strings.Contains(", "+all+",", ", "+want+","), "%s is not reachable: %s", want, all)
 	}
-	if strings.Contains(all, "without a mark") {
-		t.Errorf("the focus is not visible: %s", all)
-	}
+	assert.True(t, !strings.Contains(all, "without a mark"), "the focus is not visible: %s", all)
 	value[any](p, `document.querySelector('tr[data-name] .act button').focus()`)
 	p.do(chromedp.KeyEvent("\r"))
 	p.until(`document.getElementById('key-dialog').open`)

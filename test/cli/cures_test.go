@@ -99,9 +99,7 @@ func TestDoctor_FixesWork(t *testing.T) {
 			f := w.finds("conflict", decode, "two agents claim this address", "stop one of the two agents")
 			w.runCommands(f)
 			there := regexp.MustCompile(`\(on \S+: (pdmesh-agent drain .*)\)$`).FindStringSubmatch(f.Cure)
-			if there == nil {
-				w.t.Fatalf("no command in %q", f.Cure)
-			}
+			require.True(w.t, there != nil, "no command in %q", f.Cure)
 			if code, out := w.run("XDG_RUNTIME_DIR=" + dir + " " + there[1]); code != 0 {
 				w.t.Errorf("%s: exit %d\n%s", there[1], code, out)
 			}

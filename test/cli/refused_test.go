@@ -155,9 +155,7 @@ func TestRefusedAgents(t *testing.T) {
 	assert.NoError(t, taker.Stop(t.Context()))
 	w.engine(fakevllm.Options{Addr: unused, Role: fakevllm.RoleDecode})
 	for value, times := range w.published() {
-		if times != 1 {
-			t.Errorf("written %d times: %s", times, value)
-		}
+		assert.True(t, times == 1, "written %d times: %s", times, value)
 	}
 	other.Close()
 	w.engine(fakevllm.Options{Addr: other.Address(), Role: fakevllm.RoleDecode})

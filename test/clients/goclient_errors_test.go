@@ -70,9 +70,7 @@ func TestGoClientErrors(t *testing.T) {
 			before := len(s.all())
 			err := tt.err()
 			var e *openai.Error
-			if !errors.As(err, &e) {
-				t.Fatalf("%T: %v", err, err)
-			}
+			require.True(t, errors.As(err, &e), "%T: %v", err, err)
 			if e.StatusCode != tt.status || e.Type != tt.kind || e.Param != tt.param || !strings.Contains(e.Message, tt.says) {
 				t.Errorf("%d %s param %q: %s", e.StatusCode, e.Type, e.Param, e.RawJSON())
 			}
@@ -90,9 +88,8 @@ func TestGoClientErrors(t *testing.T) {
 		stream := c.Chat.Completions.NewStreaming(t.Context(), params)
 		defer stream.Close()
 		var e *openai.Error
-		if stream.Next() || !errors.As(stream.Err(), &e) || e.StatusCode != http.StatusNotFound {
-			t.Errorf("%v", stream.Err())
-		}
+		assert.True(t, !stream.Next() && errors.As(stream.Err(), &e) && e.StatusCode == http.StatusNotFound,
+			"%v", stream.Err())
 	})
 	r.strict()
 }
@@ -113,12 +110,8 @@ func TestGoClientBrokenStream(t *testing.T) {
 			for stream.Next() {
 				chunks++
 			}
-			if stream.Err() == nil || chunks < 5 {
-				t.Errorf("after %d chunks: %v", chunks, stream.Err())
-			}
-			if len(s.all()) != 1 {
-				t.Errorf("%d tries", len(s.all()))
-			}
+			assert.True(t, stream.Err() != nil && chunks >= 5, "after %d chunks: %v", chunks, stream.Err())
+			assert.Equal(t, len(s.all()), 1, "tries")
 			t.Logf("error of the client: %v", stream.Err())
 			r.strict()
 		})
@@ -257,13 +250,10 @@ func TestGoClientRetries(t *testing.T) {
 		}
 		calls := s.all()
 		for _, q := range calls[:len(calls)-1] {
-			if q.status != http.StatusServiceUnavailable || q.retryAfter != "1" {
-				t.Errorf("%d, Retry-After %q", q.status, q.retryAfter)
-			}
+			assert.True(t, q.status == http.StatusServiceUnavailable && q.retryAfter == "1",
+				"%d, Retry-After %q", q.status, q.retryAfter)
 		}
-		if len(calls) < 3 {
-			t.Errorf("%d tries: the role was never missing", len(calls))
-		}
+		assert.True(t, len(calls) >= 3, "%d tries: the role was never missing", len(calls))
 	})
 	t.Run("a role stays away", func(t *testing.T) {
 		t.Parallel()
@@ -322,9 +312,8 @@ func TestGoClientKeys(t *testing.T) {
 	}
 	for _, q := range legs(r.engines()) {
 		assert.Equal(t, q.Header.Get("Authorization"), "Bearer engines", "Authorization of an engine")
-		if !json.Valid(q.Body) || strings.Contains(fmt.Sprint(q.Header), "sk-a") {
-			t.Errorf("a client's key reached an engine: %v", q.Header)
-		}
+		assert.True(t, json.Valid(q.Body) && !strings.Contains(fmt.Sprint(q.Header), "sk-a"),
+			"a client's key reached an engine: %v", q.Header)
 	}
 	r.strict()
 }

@@ -180,9 +180,8 @@ func TestGoClientAnswers(t *testing.T) {
 			want := expected(t, "/v1/completions", last(s).body)
 			require.Equal(t, len(whole.Choices), len(want), "choices")
 			for i, choice := range whole.Choices {
-				if choice.Text != want[i].Text || choice.Index != int64(i) {
-					t.Errorf("choice %d is %q, want %q", i, choice.Text, want[i].Text)
-				}
+				assert.True(t, choice.Text == want[i].Text && choice.Index == int64(i),
+					"choice %d is %q, want %q", i, choice.Text, want[i].Text)
 			}
 		}
 	})
@@ -190,9 +189,8 @@ func TestGoClientAnswers(t *testing.T) {
 		assert.Equal(t, leg.Header.Get("User-Agent"), "OpenAI/Go "+linked(t), "User-Agent of a leg")
 	}
 	for _, q := range s.all() {
-		if q.status != http.StatusOK || q.answerRequest == "" || q.header.Get("X-Stainless-Retry-Count") != "0" {
-			t.Errorf("%s: %d, id %q, retries %s", q.path, q.status, q.answerRequest, q.header.Get("X-Stainless-Retry-Count"))
-		}
+		assert.True(t, q.status == http.StatusOK && q.answerRequest != "" && q.header.Get("X-Stainless-Retry-Count") == "0",
+			"%s: %d, id %q, retries %s", q.path, q.status, q.answerRequest, q.header.Get("X-Stainless-Retry-Count"))
 	}
 	r.strict()
 }

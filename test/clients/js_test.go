@@ -113,8 +113,6 @@ func versionIn(t *testing.T, file string, read func([]byte) (string, error)) str
 	raw, err := os.ReadFile(file) //nolint:gosec // a file of this directory
 	require.NoError(t, err)
 	v, err := read(raw)
-	if err != nil || v == "" {
-		t.Fatalf("%s: version %q, %v", file, v, err)
-	}
+	require.True(t, err == nil && v != "", "%s: version %q, %v", file, v, err)
 	return v
 }

@@ -101,9 +101,7 @@ func readRecording(file string) (*recording, error) {
 func recordings(t *testing.T) []*recording {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) < 4 {
-		t.Fatalf("%d recordings, %v", len(files), err)
-	}
+	require.True(t, err == nil && len(files) >= 4, "%d recordings, %v", len(files), err)
 	var out []*recording
 	for _, f := range files {
 		r, err := readRecording(f)

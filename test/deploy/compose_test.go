@@ -71,9 +71,7 @@ func services(t *testing.T) map[string]composeService {
 	t.Helper()
 	var p struct{ Services map[string]composeService }
 	require.NoError(t, yaml.Unmarshal(variable.ReplaceAll(read(t, composeFile), []byte("$1")), &p))
-	if len(p.Services) < 13 {
-		t.Fatalf("%s has %d services", composeFile, len(p.Services))
-	}
+	require.True(t, len(p.Services) >= 13, "%s has %d services", composeFile, len(p.Services))
 	return p.Services
 }
 
@@ -104,9 +102,7 @@ func TestComposeServices(t *testing.T) {
 			}
 		}
 		for _, port := range s.Ports {
-			if !strings.HasPrefix(port, "127.0.0.1:") {
-				t.Errorf("%s publishes %s to the whole network", name, port)
-			}
+			assert.True(t, strings.HasPrefix(port, "127.0.0.1:"), "%s publishes %s to the whole network", name, port)
 		}
 		assert.Equal(t, s.Restart, "unless-stopped", "%s: restart", name)
 		want, ok := checks[program(s)]

@@ -99,9 +99,7 @@ func TestKubernetesFlags(t *testing.T) {
 			}
 		}
 	}
-	if !programs["pdmesh-proxy"] || !programs["pdmesh-agent"] {
-		t.Errorf("the programs are %v", programs)
-	}
+	assert.True(t, programs["pdmesh-proxy"] && programs["pdmesh-agent"], "the programs are %v", programs)
 }
 
 // The preStop hook of vLLM ends when the agent next to it has drained and deregistered the instance.

@@ -167,9 +167,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		header := r.served("everywhere")
 		used[header.Get("X-PD-Decode")] = true
 	}
-	if len(used) != len(pairs) {
-		t.Errorf("%d decode instances of %d have served it", len(used), len(pairs))
-	}
+	assert.True(t, len(used) == len(pairs), "%d decode instances of %d have served it", len(used), len(pairs))
 	if names := r.names(); !slices.Contains(names, "everywhere") || !slices.Contains(names, "only-bare") || len(names) != len(pairs)+2 {
 		t.Errorf("the proxy lists %q", names)
 	}
@@ -188,13 +186,10 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	status, err := r.proxy.Status(ctx)
 	require.NoError(t, err)
 	for _, l := range status.Instances {
-		if l.View != "" {
-			t.Errorf("%s %s is %s: %s", l.Role, l.Address, l.View, l.Reason)
-		}
+		assert.True(t, l.View == "", "%s %s is %s: %s", l.Role, l.Address, l.View, l.Reason)
 	}
-	if len(status.PrefillNodes) != len(pairs) || len(status.DecodeNodes) != len(pairs) {
-		t.Errorf("%d prefill and %d decode instances remain", len(status.PrefillNodes), len(status.DecodeNodes))
-	}
+	assert.True(t, len(status.PrefillNodes) == len(pairs) && len(status.DecodeNodes) == len(pairs),
+		"%d prefill and %d decode instances remain", len(status.PrefillNodes), len(status.DecodeNodes))
 	for _, how := range []string{"pdctl", "route", "bare"} {
 		for _, role := range instance.Roles() {
 			r.unload(nodeURL(pairs[how][role]), "everywhere")

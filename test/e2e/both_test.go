@@ -3,7 +3,6 @@ package e2e_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -37,9 +36,7 @@ func TestFleetOfBoth(t *testing.T) {
 	s, err := proxy.Status(t.Context())
 	require.NoError(t, err)
 	for _, in := range s.Instances {
-		if in.Reason != "" || in.Warning != "" {
-			t.Errorf("%s/%s: %s %s", in.Role, in.Address, in.Reason, in.Warning)
-		}
+		assert.True(t, in.Reason == "" && in.Warning == "", "%s/%s: %s %s", in.Role, in.Address, in.Reason, in.Warning)
 	}
 
 	c := newClient(t, adminKey)
@@ -47,15 +44,12 @@ func TestFleetOfBoth(t *testing.T) {
 	for i := range 12 {
 		r := complete(t.Context(), c, proxy.URL(), fmt.Sprint("tell me ", i), 5)
 		p, d := r.Header.Get("X-Pd-Prefill"), r.Header.Get("X-Pd-Decode")
-		if r.Err != nil || p == "" || d == "" || p == d || r.Header.Get("X-Pd-Decode-Only") != "" {
-			t.Fatalf("request %d: %v, prefill %q, decode %q, alone %q", i, r.Err, p, d, r.Header.Get("X-Pd-Decode-Only"))
-		}
+		require.True(t, r.Err == nil && p != "" && d != "" && p != d && r.Header.Get("X-Pd-Decode-Only") == "",
+			"request %d: %v, prefill %q, decode %q, alone %q", i, r.Err, p, d, r.Header.Get("X-Pd-Decode-Only"))
 		prefills[p]++
 		decodes[d]++
 	}
-	if len(prefills) != 3 || len(decodes) != 3 {
-		t.Errorf("prefill legs %v, decode legs %v", prefills, decodes)
-	}
+	assert.True(t, len(prefills) == 3 && len(decodes) == 3, "prefill legs %v, decode legs %v", prefills, decodes)
 	if p, d := metric(t, proxy.URL(), "pd_both_picks_total", `role="prefill"`, `reason="no_other"`), metric(t, proxy.URL(), "pd_both_picks_total", `role="decode"`, `reason="no_other"`); p != 12 || d != 12 {
 		t.Errorf("counted %v picks for prefill, %v for decode", p, d)
 	}
@@ -135,9 +129,7 @@ func TestAddBoth(t *testing.T) {
 		t.Helper()
 		list := pdctlList(t, etcd)
 		p, d := list["prefill/"+n.Address], list["decode/"+n.Address]
-		if !p.Static || p.Revision == 0 || p.Revision != d.Revision {
-			t.Errorf("not one transaction: %+v", list)
-		}
+		assert.True(t, p.Static && p.Revision != 0 && p.Revision == d.Revision, "not one transaction: %+v", list)
 	}
 	runProgram(t, "pdctl", "add", "both", n.Address, "--connector", "nixl", "--etcd-endpoints", etcd)
 	wait(1)

@@ -190,9 +190,7 @@ func TestDecodeOnly_ReasonReported(t *testing.T) {
 	}
 	countDecisions(t, f, counts)
 	for _, r := range bypass.Reasons() {
-		if counts[r.Name] == 0 {
-			t.Errorf("no case has the reason %s", r.Name)
-		}
+		assert.True(t, counts[r.Name] != 0, "no case has the reason %s", r.Name)
 	}
 
 	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
@@ -205,17 +203,14 @@ func checkNoneTroubled(t *testing.T, proxy *fleet.Proxy, c aloneCase, engines []
 	t.Helper()
 	for _, s := range engines {
 		n := s.Counters()
-		if len(s.Violations())+len(s.BadParams()) > 0 || n.Crashes+n.TransfersLoaded > 0 {
-			t.Errorf("%s on %s: %q, %q, %+v", c.reason, c.path, s.Violations(), s.BadParams(), n)
-		}
+		assert.True(t, len(s.Violations())+len(s.BadParams()) <= 0 && n.Crashes+n.TransfersLoaded <= 0,
+			"%s on %s: %q, %q, %+v", c.reason, c.path, s.Violations(), s.BadParams(), n)
 		label := fmt.Sprintf("instance=%q", s.Address())
 		failed := metric(t, proxy.URL(), "pd_instance_failures_total", label)
 		for _, class := range []string{"our_edit", "status_4xx", "model_missing"} { // not the engine's fault
 			failed -= metric(t, proxy.URL(), "pd_instance_failures_total", label, fmt.Sprintf("class=%q", class))
 		}
-		if failed != 0 {
-			t.Errorf("%s on %s: %s is blamed for %v failures", c.reason, c.path, s.Address(), failed)
-		}
+		assert.True(t, failed == 0, "%s on %s: %s is blamed for %v failures", c.reason, c.path, s.Address(), failed)
 	}
 }
 

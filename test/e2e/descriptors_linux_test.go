@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -66,9 +67,8 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	})
 	restore()
 	r := <-result
-	if r.Err != nil || r.Header.Get("X-Pd-Attempts") != "1" {
-		t.Errorf("%v after %s attempts", r.Err, r.Header.Get("X-Pd-Attempts"))
-	}
+	assert.True(t, r.Err == nil && r.Header.Get("X-Pd-Attempts") == "1",
+		"%v after %s attempts", r.Err, r.Header.Get("X-Pd-Attempts"))
 	if s := log(); strings.Contains(s, ejected) {
 		t.Errorf("an instance was ejected:\n%s", s)
 	}

@@ -156,9 +156,7 @@ func TestProxiesAgree(t *testing.T) {
 		require.NoError(t, r.Err)
 		served[r.Header.Get("X-Pd-Prefill")], served[r.Header.Get("X-Pd-Decode")] = true, true
 	}
-	if !served[p2.Address] || !served[d1.Address] {
-		t.Fatalf("served by %v", served)
-	}
+	require.True(t, served[p2.Address] && served[d1.Address], "served by %v", served)
 	for i, p := range list {
 		require.NoError(t, p.Stop(t.Context()))
 		again, err := f.StartProxy(t.Context(), p.Spec)
@@ -199,9 +197,7 @@ func TestStartErrors(t *testing.T) {
 			out, code := runToFailure(t, tc.args[0], tc.args[1:]...)
 			assert.Equal(t, code, tc.code, "exit code")
 			require.Contains(t, out, tc.says...)
-			if strings.Contains(out, "panic") {
-				t.Errorf("it crashed: %s", out)
-			}
+			assert.True(t, !strings.Contains(out, "panic"), "it crashed: %s", out)
 		})
 	}
 }

@@ -241,13 +241,10 @@ func TestMoveBySnapshot(t *testing.T) {
 			require.NoError(t, err)
 		})
 		log, err := store.New(c.Client(t), layout(t), "test").Reader.AuditLog(t.Context(), 0)
-		if err != nil || len(log) != 2 || log[0].What != "remove" {
-			t.Fatalf("the audit log was not copied: %v, %v", log, err)
-		}
+		require.True(t, err == nil && len(log) == 2 && log[0].What == "remove",
+			"the audit log was not copied: %v, %v", log, err)
 		resp, err := c.Client(t).Get(t.Context(), "/pd/meta/schema")
-		if err != nil || resp.Header.Revision < revisionBump {
-			t.Fatalf("revision %v, %v", resp, err)
-		}
+		require.True(t, err == nil && resp.Header.Revision >= revisionBump, "revision %v, %v", resp, err)
 		return c
 	})
 }

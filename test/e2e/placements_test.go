@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -33,9 +34,7 @@ func TestNextTurnThroughAnotherProxy(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal([]byte(text), &p)
 		}
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%v: %s", err, text)
-		}
+		require.True(t, err == nil && resp.StatusCode == http.StatusOK, "%v: %s", err, text)
 		return p
 	}
 	if p := explain(); p.Prefill.Cached != 0 {

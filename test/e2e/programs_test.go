@@ -42,9 +42,7 @@ func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 	cmd := exec.CommandContext(ctx, filepath.Join(binDir, name), args...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
+	require.True(t, errors.As(err, &exit), "%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	return string(out), exit.ExitCode()
 }
 

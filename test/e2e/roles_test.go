@@ -118,9 +118,8 @@ func TestRoleChanges(t *testing.T) {
 	for i := range moves {
 		role := instance.Roles()[(i/2)%2]
 		status, revision := r.set(i%3, r.nodes[i%2], role)
-		if status != http.StatusOK || revision <= last {
-			t.Fatalf("move %d: status %d, revision %d after %d", i, status, revision, last)
-		}
+		require.True(t, status == http.StatusOK && revision > last,
+			"move %d: status %d, revision %d after %d", i, status, revision, last)
 		last = revision
 		steady.served(5)
 	}

@@ -69,8 +69,7 @@ func TestRouteIsExplained(t *testing.T) {
 	for key, says := range map[string]string{"": "no admin key", "wrong": "Invalid API Key"} {
 		resp, answer, err := harness.Send(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", text, "X-Api-Key", key)
 		require.NoError(t, err)
-		if resp.StatusCode/100 != 4 || !strings.Contains(answer, says) {
-			t.Errorf("key %q: %s %s", key, resp.Status, answer)
-		}
+		assert.True(t, resp.StatusCode/100 == 4 && strings.Contains(answer, says),
+			"key %q: %s %s", key, resp.Status, answer)
 	}
 }

@@ -215,9 +215,7 @@ func TestCutRequests(t *testing.T) {
 	var open []*http.Response
 	for range streams {
 		resp, err := dialPeer(t, address).send(http.MethodPost, "/v1/completions", body)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%v, %v", resp, err)
-		}
+		require.True(t, err == nil && resp.StatusCode == http.StatusOK, "%v, %v", resp, err)
 		defer resp.Body.Close()
 		if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)

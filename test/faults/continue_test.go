@@ -214,9 +214,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	for _, err := range c.wrong {
 		t.Errorf("%.1500v", err)
 	}
-	if !maps.Equal(reasons, allowed) {
-		t.Errorf("reasons %v, want %v", reasons, allowed)
-	}
+	assert.True(t, maps.Equal(reasons, allowed), "reasons %v, want %v", reasons, allowed)
 	for how, list := range pauses(t, r.proxies) {
 		t.Logf("pause of %d streams after the loss was noticed, %s: p50 %s, p90 %s", len(list), how, quantile(list, 0.5), quantile(list, 0.9))
 		// Prefill of a continued stream takes no time here.
@@ -224,9 +222,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 			t.Errorf("%s: more than %s", how, limit)
 		}
 	}
-	if len(c.moved) == 0 {
-		t.Error("no stream went on")
-	}
+	assert.True(t, len(c.moved) != 0, "no stream went on")
 }
 
 // table returns the outcomes of the streams by kind, and the share of the cut ones that were continued.
@@ -336,9 +332,8 @@ func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	for _, err := range c.wrong {
 		t.Errorf("%.1500v", err)
 	}
-	if c.whole["completion"] != n || c.moved["completion"] < n/3 {
-		t.Errorf("%d streams are complete, %d went on", c.whole["completion"], c.moved["completion"])
-	}
+	assert.True(t, c.whole["completion"] == n && c.moved["completion"] >= n/3,
+		"%d streams are complete, %d went on", c.whole["completion"], c.moved["completion"])
 }
 
 // An instance with 300 streams is killed, and the others have capacity for 200 of them: these continue, and
@@ -412,9 +407,7 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	wg.Wait()
 	p99 := [2]time.Duration{quantile(before, 0.99), quantile(after, 0.99)}
 	t.Logf("time per token of bystanders, p99: %s before the move (%d tokens), %s during it (%d tokens)", p99[0], len(before), p99[1], len(after))
-	if p99[1] > 2*p99[0] {
-		t.Error("more than twice as long")
-	}
+	assert.True(t, p99[1] <= 2*p99[0], "more than twice as long")
 	waitStreams()
 	for how, list := range pauses(t, r.proxies) {
 		t.Logf("pause of %d streams, %s: p50 %s, p90 %s", len(list), how, quantile(list, 0.5), quantile(list, 0.9))
@@ -423,9 +416,8 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	for _, err := range c.wrong {
 		t.Errorf("%.600v", err)
 	}
-	if c.moved["completion"] < capacity*9/10 || c.moved["completion"]+c.lost["completion"] != n {
-		t.Errorf("%d streams went on, %d were lost", c.moved["completion"], c.lost["completion"])
-	}
+	assert.True(t, c.moved["completion"] >= capacity*9/10 && c.moved["completion"]+c.lost["completion"] == n,
+		"%d streams went on, %d were lost", c.moved["completion"], c.lost["completion"])
 }
 
 // Measures the memory of a stream in a proxy, and the bytes that an engine sends for a token, with and
@@ -501,9 +493,7 @@ func heapOf(t *testing.T, p *fleet.Proxy, profiles string) float64 {
 	require.NoError(t, err)
 	_ = resp.Body.Close()
 	m := heapLine.FindStringSubmatch(string(harness.Get(t, p.URL()+"/metrics")))
-	if m == nil {
-		t.Fatal("no heap in /metrics")
-	}
+	require.True(t, m != nil, "no heap in /metrics")
 	v, err := strconv.ParseFloat(m[1], 64)
 	require.NoError(t, err)
 	return v

@@ -37,9 +37,7 @@ func (r *rig) pdctl(args ...string) (string, int) {
 func (r *rig) mustPdctl(args ...string) string {
 	r.t.Helper()
 	out, code := r.pdctl(args...)
-	if code != 0 {
-		r.t.Fatalf("pdctl %s: exit %d\n%s", strings.Join(args, " "), code, out)
-	}
+	require.True(r.t, code == 0, "pdctl %s: exit %d\n%s", strings.Join(args, " "), code, out)
 	return out
 }
 
@@ -141,9 +139,7 @@ func TestDrainUntilFree(t *testing.T) {
 	}
 	out := r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
 	assertIdle(t, x)
-	if !contains(out, "idle") {
-		t.Errorf("pdctl prints %q", out)
-	}
+	assert.True(t, contains(out, "idle"), "pdctl prints %q", out)
 	r.mustPdctl("drain", "prefill", p.Address, "--wait", "--timeout", "1m")
 	assertIdle(t, p)
 	drained := []int64{requestsOf(t, x), requestsOf(t, p)}
@@ -181,9 +177,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	require.NoError(t, suspended.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = suspended.Signal(syscall.SIGCONT) })
 	out, code := r.pdctl("drain", "decode", x.Address, "--wait", "--timeout", "50s")
-	if code != 3 || !contains(out, suspended.Address) || !contains(out, "vanished") {
-		t.Errorf("exit %d: %s", code, out)
-	}
+	assert.True(t, code == 3 && contains(out, suspended.Address) && contains(out, "vanished"), "exit %d: %s", code, out)
 	for _, p := range r.proxies[:2] {
 		if _, last, _ := strings.Cut(out, "pdctl: "); contains(last, p.Address) {
 			t.Errorf("%s is named as well: %s", p.Address, out)
@@ -299,9 +293,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 		t.Logf("%d revisions while 5 proxies answered %d requests", n, l.Answered())
 	}
 	for _, e := range h.all() {
-		if !strings.HasPrefix(e.Key, members.Layout(t).Load("")) {
-			t.Errorf("%s was written", e.Key)
-		}
+		assert.True(t, strings.HasPrefix(e.Key, members.Layout(t).Load("")), "%s was written", e.Key)
 	}
 }
 
@@ -325,7 +317,5 @@ func TestDrain_PrefillWaitsForTransfer(t *testing.T) {
 	leave()
 	<-done
 	out := r.mustPdctl("drain", "prefill", p.Address, "--wait", "--timeout", "50s")
-	if !contains(out, "in flight: 1 on prefill/"+p.Address) {
-		t.Errorf("drain did not wait for the blocks: %s", out)
-	}
+	assert.True(t, contains(out, "in flight: 1 on prefill/"+p.Address), "drain did not wait for the blocks: %s", out)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -96,9 +97,7 @@ func TestFault03_SuspendedEngine(t *testing.T) {
 		l.Served(20)
 	}
 	l.Finish()
-	if p.sawView(n.Address, instance.Ejected) {
-		t.Error("a suspended engine was ejected")
-	}
+	assert.True(t, !p.sawView(n.Address, instance.Ejected), "a suspended engine was ejected")
 }
 
 // Long work is not a hang: a single prompt of one minute on a prefill instance, requests that wait
@@ -144,9 +143,7 @@ func TestFault03_LongWorkIsNotHung(t *testing.T) {
 			wg.Wait()
 			p.end()
 			for _, n := range r.nodes() {
-				if p.sawView(n.Address, instance.Ejected) {
-					t.Errorf("%s was ejected", n.Address)
-				}
+				assert.True(t, !p.sawView(n.Address, instance.Ejected), "%s was ejected", n.Address)
 			}
 		})
 	}
@@ -273,9 +270,7 @@ func TestHungCheck(t *testing.T) {
 	wg.Wait()
 	p.end()
 	for _, n := range r.decode {
-		if p.sawView(n.Address, instance.Ejected) {
-			t.Errorf("%s was ejected though all four were slow", n.Address)
-		}
+		assert.True(t, !p.sawView(n.Address, instance.Ejected), "%s was ejected though all four were slow", n.Address)
 	}
 	t.Logf("all four slow (12 s to the first token, 1.5 s between tokens; then all stopped for 25 s): %d requests, %d lost before the first content, no ejection: %t", len(slowFleet.took), len(slowFleet.lost), !t.Failed())
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -206,9 +207,8 @@ func TestFault15_StartWithNothing(t *testing.T) {
 	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: []string{etcd.Endpoint()}, agents: []string{etcd.Endpoint()}}
 	p, address := r.proxyNotReady("--audit-interval", "2s", "--state-dir", stateDir(t))
 	code, body := r.try(address)
-	if code != 503 || !contains(body, `"error"`) || !contains(body, `"message"`) || !contains(body, `"type"`) {
-		t.Errorf("a request is answered %d %s", code, body)
-	}
+	assert.True(t, code == 503 && contains(body, `"error"`) && contains(body, `"message"`) && contains(body, `"type"`),
+		"a request is answered %d %s", code, body)
 	if code, body := page(t, "http://"+address+"/readyz"); code != 503 || !contains(body, etcd.Endpoint()) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}

@@ -45,9 +45,7 @@ func mustRun(t testing.TB, name string, args ...string) string {
 func mustExit(t testing.TB, want int, name string, args ...string) string {
 	t.Helper()
 	out, code := command(t, name, args...)
-	if code != want {
-		t.Fatalf("%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
-	}
+	require.True(t, code == want, "%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
 	return out
 }
 

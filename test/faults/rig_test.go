@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -289,9 +290,7 @@ func (p *pool) neverBelow(n int) {
 	p.t.Helper()
 	p.end()
 	for role, least := range p.least {
-		if least < n {
-			p.t.Errorf("%d %s instances were used at one time, want at least %d", least, role, n)
-		}
+		assert.True(p.t, least >= n, "%d %s instances were used at one time, want at least %d", least, role, n)
 	}
 }
 

@@ -168,9 +168,7 @@ func expire(t testing.TB, n int) {
 	go func() { wg.Wait(); cancel() }()
 	instance.Await(ctx, w.Snapshot, func(s *instance.Snapshot) bool {
 		got := count(s)
-		if got < n {
-			t.Errorf("at revision %d %d instances are left of %d whose probes pass", s.Revision, got, n)
-		}
+		assert.True(t, got >= n, "at revision %d %d instances are left of %d whose probes pass", s.Revision, got, n)
 		return got < n
 	})
 	<-ctx.Done()
@@ -307,9 +305,8 @@ func TestFault26_SlowReader(t *testing.T) {
 		}
 		return nil
 	})
-	if held.Revision >= last || len(held.All()) != 200 {
-		t.Errorf("the snapshot that is held has changed: revision %d", held.Revision)
-	}
+	assert.True(t, held.Revision < last && len(held.All()) == 200,
+		"the snapshot that is held has changed: revision %d", held.Revision)
 	// A snapshot of 200 instances is about 100 KB: 3000 of them would be 300 MB.
 	counted(t, 26, "growth of the heap over 3000 unread changes, MiB", max(0, heap()-before)>>20, 32)
 	assert.Equal(t, w.Status().Revision, last, "status at revision")

@@ -81,9 +81,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	l.Finish()
 	p.neverBelow(1)
 	for _, n := range r.decode {
-		if p.sawView(n.Address, instance.Ejected) {
-			t.Errorf("%s was ejected, although no instance answered", n.Address)
-		}
+		assert.True(t, !p.sawView(n.Address, instance.Ejected), "%s was ejected, although no instance answered", n.Address)
 	}
 	assert.Equal(t, l.Broken(), 0, "streams were cut")
 }
@@ -109,9 +107,8 @@ func TestFault03_OnlyDecodeHangs(t *testing.T) {
 				t.Errorf("stream=%t: %v", stream, err)
 				return
 			}
-			if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(text, "did not answer in time") {
-				t.Errorf("stream=%t: %s: %s", stream, resp.Status, text)
-			}
+			assert.True(t, resp.StatusCode == http.StatusGatewayTimeout && strings.Contains(text, "did not answer in time"),
+				"stream=%t: %s: %s", stream, resp.Status, text)
 		})
 	}
 	wg.Wait()
@@ -155,8 +152,6 @@ func TestFault03_OnlyDecodeReportedSlow(t *testing.T) {
 	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGCONT))
 	l.Served(20)
 	l.Finish()
-	if !down.Load() {
-		t.Error("its agent has not reported it as down: the test shows nothing")
-	}
+	assert.True(t, down.Load(), "its agent has not reported it as down: the test shows nothing")
 	assert.Equal(t, l.Broken(), 0, "streams were cut")
 }

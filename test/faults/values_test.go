@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -104,9 +105,8 @@ func TestFault18_BadValues(t *testing.T) {
 			if in.Usable() && in.Key != good && in.Role == instance.Prefill {
 				t.Errorf("%s: %+v is usable", c.name, in)
 			}
-			if strings.ContainsAny(in.Reason, "\x00\x1b") {
-				t.Errorf("%s: control characters in the reason %q", c.name, in.Reason)
-			}
+			assert.True(t, !strings.ContainsAny(in.Reason, "\x00\x1b"),
+				"%s: control characters in the reason %q", c.name, in.Reason)
 		}
 	}
 	if s := w.Status(); s.Rejected < 9 || s.State != watch.Live {
@@ -182,9 +182,7 @@ func TestFault21_TwoAgents(t *testing.T) {
 	read := func() (string, int64) {
 		t.Helper()
 		resp, err := cli.Get(t.Context(), keyOf(t, first))
-		if err != nil || len(resp.Kvs) != 1 {
-			t.Fatalf("%v, %v", resp, err)
-		}
+		require.True(t, err == nil && len(resp.Kvs) == 1, "%v, %v", resp, err)
 		return string(resp.Kvs[0].Value), resp.Kvs[0].ModRevision
 	}
 	value, revision := read()
@@ -242,7 +240,5 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	p.end()
-	if p.sawView(victim.Address, instance.Orphan) {
-		t.Error("it became an orphan")
-	}
+	assert.True(t, !p.sawView(victim.Address, instance.Orphan), "it became an orphan")
 }

@@ -191,9 +191,8 @@ func TestFault12_WipedWhileConnected(t *testing.T) {
 		t.Errorf("the audit's comparison did not detect it: %+v, before %+v", s, was)
 	}
 	failed := func(s watch.Status) int64 { return s.AuditErrors + s.CheckErrors + s.ListErrors }
-	if failed(s) != failed(was) || s.Checks != 0 {
-		t.Errorf("contact was lost, or another request failed: %+v, before %+v", s, was)
-	}
+	assert.True(t, failed(s) == failed(was) && s.Checks == 0,
+		"contact was lost, or another request failed: %+v, before %+v", s, was)
 	assert.Equal(t, s.Epochs, 1, "it was not recognized as another store: %+v", s)
 }
 

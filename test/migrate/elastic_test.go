@@ -61,9 +61,7 @@ func TestElasticProxy(t *testing.T) {
 		s.serves(elasticChat, "hello", 50)
 	}
 	for _, port := range []string{"8100", "8101", "8200", "8201"} {
-		if s.served(port) == 0 {
-			t.Errorf("the instance of port %s served nothing", port)
-		}
+		assert.True(t, s.served(port) != 0, "the instance of port %s served nothing", port)
 	}
 	const printed = `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`
 	s.answers(elasticStatus, 200, printed, "instances", "notices", "queues", "model_routes", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")

@@ -102,9 +102,7 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 			shown++
 		}
 	}
-	if shown == 0 {
-		t.Error("the instances of the other fleet are not shown")
-	}
+	assert.True(t, shown != 0, "the instances of the other fleet are not shown")
 	a.strict(true)
 	b.strict(true)
 }

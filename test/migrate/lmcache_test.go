@@ -85,9 +85,7 @@ func TestLMCacheSeveralHosts(t *testing.T) {
 		s.serves(elasticChat, "hello", 50)
 	}
 	for name, e := range s.engines {
-		if e.Counters().Requests == 0 {
-			t.Errorf("%s served nothing", name)
-		}
+		assert.True(t, e.Counters().Requests != 0, "%s served nothing", name)
 	}
 	awaitLog(t, p, `the connector is \"plain\"`)
 	s.strict(true)
@@ -137,12 +135,9 @@ func TestLMCacheBoundSessions(t *testing.T) {
 		for j := range share {
 			share[j] = after[j] - before[j]
 		}
-		if (share[0] != 0) == (share[1] != 0) || (share[2] != 0) == (share[3] != 0) {
-			t.Errorf("session %d went to several instances: %v", i, share)
-		}
+		assert.True(t, (share[0] != 0) != (share[1] != 0) && (share[2] != 0) != (share[3] != 0),
+			"session %d went to several instances: %v", i, share)
 		seen[fmt.Sprint(share)] = true
 	}
-	if len(seen) < 2 {
-		t.Errorf("all sessions are on one pair: %v", seen)
-	}
+	assert.True(t, len(seen) >= 2, "all sessions are on one pair: %v", seen)
 }

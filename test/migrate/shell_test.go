@@ -41,9 +41,7 @@ func words(t *testing.T, line string, vars map[string]string) []string {
 			inWord = true
 			name := variable.FindString(string(text[i:]))
 			value, ok := vars[strings.Trim(name, "${}")]
-			if !ok {
-				t.Fatalf("%q is not set in %q", name, line)
-			}
+			require.True(t, ok, "%q is not set in %q", name, line)
 			word.WriteString(value)
 			i += len([]rune(name)) - 1
 		default:
@@ -76,9 +74,7 @@ func TestWords(t *testing.T) {
 func curl(t *testing.T, line string, vars map[string]string) (status int, body string) {
 	t.Helper()
 	args := words(t, line, vars)
-	if len(args) == 0 || args[0] != "curl" {
-		t.Fatalf("not a curl line: %q", line)
-	}
+	require.True(t, len(args) != 0 && args[0] == "curl", "not a curl line: %q", line)
 	method, url, data := "", "", ""
 	var header []string
 	for i := 1; i < len(args); i++ {

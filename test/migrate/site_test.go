@@ -118,9 +118,7 @@ func (s *site) args(command string) []string {
 	s.t.Helper()
 	all := words(s.t, s.text(command), s.vars)
 	i := slices.IndexFunc(all, func(w string) bool { return strings.HasSuffix(w, ".py") })
-	if i < 0 {
-		s.t.Fatalf("no script in %q", command)
-	}
+	require.True(s.t, i >= 0, "no script in %q", command)
 	return all[i+1:]
 }
 
@@ -160,9 +158,7 @@ func (s *site) refuse(command string, says ...string) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(binDir, "proxy"), s.args(command)...).CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
-		s.t.Errorf("%s: %v, want exit code 2\n%s", command, err, out)
-	}
+	assert.True(s.t, errors.As(err, &exit) && exit.ExitCode() == 2, "%s: %v, want exit code 2\n%s", command, err, out)
 	require.Contains(s.t, string(out), says...)
 }
 
@@ -179,16 +175,12 @@ func (s *site) answers(line string, status int, printed string, extra ...string)
 	var got, want map[string]any
 	require.NoError(s.t, json.Unmarshal([]byte(body), &got), "%s\n%d, no JSON: %s", line, code, body)
 	require.NoError(s.t, json.Unmarshal([]byte(s.text(printed)), &want), printed)
-	if code != status {
-		s.t.Errorf("%s\nstatus %d, want %d: %s", line, code, status, body)
-	}
+	assert.True(s.t, code == status, "%s\nstatus %d, want %d: %s", line, code, status, body)
 	for name, value := range want {
 		if list, ok := value.([]any); ok { // ours are sorted by address
 			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		}
-		if !reflect.DeepEqual(got[name], value) {
-			s.t.Errorf("%s\n%s is %v, want %v", line, name, got[name], value)
-		}
+		assert.True(s.t, reflect.DeepEqual(got[name], value), "%s\n%s is %v, want %v", line, name, got[name], value)
 	}
 	for name := range got {
 		if _, ok := want[name]; !ok && !slices.Contains(extra, name) {

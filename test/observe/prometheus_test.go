@@ -42,9 +42,8 @@ func (p *prometheus) get(path string, q url.Values, into any) {
 		Data          json.RawMessage
 	}
 	require.NoError(p.t, json.Unmarshal([]byte(text), &answer))
-	if answer.Status != "success" || len(answer.Warnings) > 0 {
-		p.t.Fatalf("%s %v: %s %v", path, q, answer.Error, answer.Warnings)
-	}
+	require.True(p.t, answer.Status == "success" && len(answer.Warnings) <= 0,
+		"%s %v: %s %v", path, q, answer.Error, answer.Warnings)
 	require.NoError(p.t, json.Unmarshal(answer.Data, into))
 }
 
@@ -153,24 +152,18 @@ func TestPrometheus(t *testing.T) {
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			n++
-			if r.Health == "err" || r.LastError != "" {
-				t.Errorf("rule %s: %s %s", r.Name, r.Health, r.LastError)
-			}
+			assert.True(t, r.Health != "err" && r.LastError == "", "rule %s: %s %s", r.Name, r.Health, r.LastError)
 			if r.State == "firing" && r.Labels["severity"] == "page" {
 				t.Errorf("%s fires for a healthy fleet", r.Name)
 			}
 		}
 	}
-	if n < 15 {
-		t.Errorf("only %d rules", n)
-	}
+	assert.True(t, n >= 15, "only %d rules", n)
 	for _, panel := range loadBoard(t).Panels {
 		shown := 0
 		for _, q := range panel.Targets {
 			expr := strings.NewReplacer("$__rate_interval", "1m", "$proxy", ".*").Replace(q.Expr)
-			if strings.Contains(expr, "$") {
-				t.Errorf("%s: unreplaced variable in %s", panel.Title, expr)
-			}
+			assert.True(t, !strings.Contains(expr, "$"), "%s: unreplaced variable in %s", panel.Title, expr)
 			shown += p.count(expr)
 		}
 		if shown == 0 && panel.Type != "row" && !quiet[panel.Title] {

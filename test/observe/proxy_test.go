@@ -68,9 +68,7 @@ func children(t *testing.T, pid int) (pids []int) {
 			pids = append(pids, child)
 		}
 	}
-	if len(pids) == 0 {
-		t.Fatal("no embedded etcd is running")
-	}
+	require.True(t, len(pids) != 0, "no embedded etcd is running")
 	return pids
 }
 

@@ -280,9 +280,7 @@ func TestPlan(t *testing.T) {
 	queues := 0
 	for seed := range uint64(200) {
 		p := NewPlan(seed, time.Minute)
-		if !reflect.DeepEqual(p, NewPlan(seed, time.Minute)) {
-			t.Fatalf("seed %d has two plans", seed)
-		}
+		require.True(t, reflect.DeepEqual(p, NewPlan(seed, time.Minute)), "seed %d has two plans", seed)
 		if p.Queue {
 			queues++
 		}
@@ -300,14 +298,10 @@ func TestPlan(t *testing.T) {
 	}
 	assert.Equal(t, queues, 50, "seeds with a queue, of 200")
 	for _, kind := range slices.Concat(engineFaults, streamFaults, linkFaults, []string{"restart-behind", "unload-adapter"}, proxyFaults, etcdFaults, exclusive, operators, spareOps) {
-		if !kinds[kind] {
-			t.Errorf("no seed has %s", kind)
-		}
+		assert.True(t, kinds[kind], "no seed has %s", kind)
 	}
 	for _, shape := range []string{"both nixl " + ModelA, "prefill mooncake " + ModelA, "decode mooncake " + ModelA, "decode nixl " + ModelA + "," + ModelB} {
-		if !shapes[shape] {
-			t.Errorf("no seed has the engine %q", shape)
-		}
+		assert.True(t, shapes[shape], "no seed has the engine %q", shape)
 	}
 }
 
@@ -320,7 +314,5 @@ func TestParseJournal(t *testing.T) {
 {"at":5,"seq":1,"end":true}
 {"at":6,"se`))
 	want := []Arrival{{Span{time.Unix(0, 1), time.Unix(0, 3)}, d1, "a"}, {Span{From: time.Unix(0, 2)}, d1, "b"}, {Span{time.Unix(0, 4), time.Unix(0, 5)}, d1, "c"}}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, %v", got, err)
-	}
+	assert.True(t, err == nil && reflect.DeepEqual(got, want), "%v, %v", got, err)
 }

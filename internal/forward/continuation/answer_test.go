@@ -166,9 +166,8 @@ func TestAnswer_ContinuesChat(t *testing.T) {
 	pass(t, a, roleEvent(20, 21), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"content":" is"`, 11, 14), chatEvent("", 19))
 	n := next(t, a)
 	f := fields(t, n.Request.Body)
-	if f["max_tokens"] != 6.0 || f["max_completion_tokens"] != nil || f["messages"] == nil {
-		t.Errorf("next request: %s", n.Request.Body)
-	}
+	assert.True(t, f["max_tokens"] == 6.0 && f["max_completion_tokens"] == nil && f["messages"] != nil,
+		"next request: %s", n.Request.Body)
 	assert.Equal(t, string(n.Request.PromptTokenIDs), "[20,21,10,11,14]", "prompt")
 	if got := string(n.Request.NewEdit().Body().Bytes()); !strings.Contains(got, `"kv_transfer_params":{"prompt_token_ids":[20,21,10,11,14]}`) {
 		t.Errorf("leg %s", got)
@@ -221,9 +220,7 @@ func TestAnswer_Seam(t *testing.T) {
 		pass(t, a, c.events...)
 		n, why := a.Next(detokenize)
 		if why != "" {
-			if c.ids != "" || why != continuation.ReasonSeam {
-				t.Errorf("%s: refused: %s", c.name, why)
-			}
+			assert.True(t, c.ids == "" && why == continuation.ReasonSeam, "%s: refused: %s", c.name, why)
 			continue
 		}
 		prompt := fields(t, n.Request.Body)["prompt"]
@@ -264,9 +261,8 @@ func TestAnswer_SeamInSpaceOfReasoning(t *testing.T) {
 		a := begin(t, openai.Chat, "")
 		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":"."`, 21))
 		n, why := a.Next(spaced)
-		if n == nil || n.How != continuation.HowChat || string(n.Request.PromptTokenIDs) != "[20,10,21]" {
-			t.Fatalf("goes on by %+v, %q", n, why)
-		}
+		require.True(t, n != nil && n.How == continuation.HowChat && string(n.Request.PromptTokenIDs) == "[20,10,21]",
+			"goes on by %+v, %q", n, why)
 		if got := pass(t, a, roleEvent(20, 10, 21), chatEvent(c.goesOn, 11)); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %s", c.goesOn, got)
 		}
@@ -284,9 +280,7 @@ func TestAnswer_ReplaysHarmony(t *testing.T) {
 	for more, how := range map[string]string{"": "", `,"temperature":0`: continuation.HowReplay} {
 		a := begin(t, openai.Chat, more)
 		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":" sea"`, 11))
-		if a.MayMove(harmony) {
-			t.Errorf("%q: may move", more)
-		}
+		assert.True(t, !a.MayMove(harmony), "%q: may move", more)
 		switch n, why := a.Next(harmony); {
 		case how == "" && why != continuation.ReasonSeam:
 			t.Errorf("goes on, or %q", why)
@@ -346,9 +340,7 @@ func TestAnswer_CompletesItself(t *testing.T) {
 		n := next(t, a)
 		got := string(n.Events)
 		for _, want := range append(c.want, done) {
-			if !strings.Contains(got, want) {
-				t.Errorf("%s: no %s in %s", c.name, want, got)
-			}
+			assert.True(t, strings.Contains(got, want), "%s: no %s in %s", c.name, want, got)
 		}
 		if n.How != continuation.HowProxy || strings.Contains(got, "finish_reason") != strings.HasPrefix(c.name, "limit") {
 			t.Errorf("%s: %s %s", c.name, n.How, got)
@@ -493,9 +485,8 @@ func TestAnswer_RefusesMore(t *testing.T) {
 		t.Error("no token ids are recorded")
 	}
 	responses := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true}`), 3, nil)
-	if responses.Records() || responses.Refused() != continuation.ReasonAPI {
-		t.Errorf("responses: %s", responses.Refused())
-	}
+	assert.True(t, !responses.Records() && responses.Refused() == continuation.ReasonAPI,
+		"responses: %s", responses.Refused())
 	for thinking, want := range map[string]string{
 		`{"type":"enabled","budget_tokens":9}`: continuation.ReasonThinking, `{"type":"disabled"}`: "", `null`: "",
 	} {
@@ -505,9 +496,8 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	a := begin(t, openai.Completion, "")
 	pass(t, a, strings.Replace(first, "[10]", "null", 1))
 	assert.Equal(t, a.Refused(), continuation.ReasonNoIDs, "an engine without token ids")
-	if !a.Records() || a.WantsIDs() {
-		t.Errorf("after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
-	}
+	assert.True(t, a.Records() && !a.WantsIDs(),
+		"after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
 	a = begin(t, openai.Completion, "")
 	pass(t, a, first)
 	if _, why := a.Next(func([]byte) (string, error) { return "", errors.New("x") }); why != continuation.ReasonText {
@@ -547,15 +537,12 @@ func TestAnswer_Replays(t *testing.T) {
 		a := begin(t, openai.Chat, `,"temperature":0,"tools":[{"type":"function"}]`)
 		pass(t, a, lost...)
 		n := next(t, a)
-		if n.How != continuation.HowReplay || n.Request.PromptTokenIDs != nil {
-			t.Fatalf("%s: goes on by %s", c.name, n.How)
-		}
+		require.True(t, n.How == continuation.HowReplay && n.Request.PromptTokenIDs == nil,
+			"%s: goes on by %s", c.name, n.How)
 		out, err := a.Pass([]byte(c.replay))
 		require.Equal(t, err == nil, c.want != nil, "%s: %v, %s", c.name, err, out)
 		for _, want := range c.want {
-			if !strings.Contains(string(out), want) {
-				t.Errorf("%s: no %s in %s", c.name, want, out)
-			}
+			assert.True(t, strings.Contains(string(out), want), "%s: no %s in %s", c.name, want, out)
 		}
 		if s := string(out); strings.Contains(s, "hm") || strings.Contains(s, "c2") || strings.Contains(s, "role") || strings.Contains(s, `{\"a\"`) {
 			t.Errorf("%s: %s", c.name, s)
@@ -622,9 +609,7 @@ func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 			t.Fatalf("goes on by %s", n.How)
 		}
 		got := regexp.MustCompile(`"sequence_number":\d+`).ReplaceAllString(pass(t, a, c.replay), `"sequence_number":1`)
-		if got != c.want {
-			t.Errorf("of %s\n got %s\nwant %s", c.replay, got, c.want)
-		}
+		assert.True(t, got == c.want, "of %s\n got %s\nwant %s", c.replay, got, c.want)
 	}
 }
 

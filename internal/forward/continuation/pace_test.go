@@ -22,9 +22,7 @@ func TestPace(t *testing.T) {
 		var p continuation.Pace
 		end, err := p.Begin(t.Context(), time.Now(), limit(0))
 		require.NoError(t, err)
-		if p.TryBegin(limit(1)) != nil {
-			t.Error("two turns of one")
-		}
+		assert.True(t, p.TryBegin(limit(1)) == nil, "two turns of one")
 		began := time.Now()
 		turns := make(chan int, 4)
 		wait := func(ctx context.Context, age int) {
@@ -42,9 +40,7 @@ func TestPace(t *testing.T) {
 		go wait(t.Context(), 3)
 		go wait(t.Context(), 2)
 		synctest.Wait()
-		if p.TryBegin(limit(2)) != nil {
-			t.Error("a turn before the streams that wait")
-		}
+		assert.True(t, p.TryBegin(limit(2)) == nil, "a turn before the streams that wait")
 		leave(errors.New("left"))
 		synctest.Wait()
 		end()

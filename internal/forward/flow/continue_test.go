@@ -81,9 +81,7 @@ func TestCompletion_MayMoveInToolCall(t *testing.T) {
 				t.Fatal("it moves in a tool call")
 			}
 		}
-		if !c.canLeave(list[0]) || c.triedMoves != 0 {
-			t.Errorf("%d tries", c.triedMoves)
-		}
+		assert.True(t, c.canLeave(list[0]) && c.triedMoves == 0, "%d tries", c.triedMoves)
 	})
 }
 
@@ -146,8 +144,6 @@ func TestCompletion_ContinuesAfterSuspension(t *testing.T) {
 		defer last.End()
 		defer c.move.bound(last)()
 		time.Sleep(continueWithin + time.Millisecond)
-		if last.Err() == nil {
-			t.Error("the leg is not bounded")
-		}
+		assert.True(t, last.Err() != nil, "the leg is not bounded")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -23,9 +24,7 @@ func TestRules_CoverEveryClass(t *testing.T) {
 	t.Parallel()
 	seen := map[Class]bool{}
 	for _, r := range Rules() {
-		if seen[r.Class] || r.What == "" || r.Client == "" {
-			t.Errorf("rule %+v is double or incomplete", r)
-		}
+		assert.True(t, !seen[r.Class] && r.What != "" && r.Client != "", "rule %+v is double or incomplete", r)
 		seen[r.Class] = true
 		if r.Blame == BlameEject && !r.Free {
 			t.Errorf("%s: a refused connection costs nothing and must not count", r.Class)
@@ -38,9 +37,7 @@ func TestRules_CoverEveryClass(t *testing.T) {
 		NotConnected, ConnectTimeout, NoConnection, NoSocket, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Removed, Busy,
 		Unavailable503, Status5xx, Status4xx, EngineKey, ModelMissing, BadAnswer, ErrorEvent, OurEdit, TransferExpired, PartnerFailed, NotNotified, Overtaken, ClientGone,
 	} {
-		if !seen[c] {
-			t.Errorf("%s has no rule", c)
-		}
+		assert.True(t, seen[c], "%s has no rule", c)
 	}
 }
 

@@ -290,9 +290,7 @@ func TestLeg_Overtaken(t *testing.T) {
 		c.wait.Limit = FirstByteLimit(time.Hour)
 		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, c.wait)
 		l.Overtaken(20)
-		if (l.Err() != nil) != c.stuck {
-			t.Errorf("%s: ended %v", name, l.Err())
-		}
+		assert.Equal(t, l.Err() != nil, c.stuck, "%s: ended %v", name, l.Err())
 		l.End()
 	}
 }

@@ -124,7 +124,6 @@ func TestLostLeg_ClientGone(t *testing.T) {
 	a := Answer{Client: Std(goneClient{httptest.NewRecorder()}), Kind: openai.Chat, Log: log}
 	a.Status = http.StatusOK
 	a.breakOff(true, leg.BrokeOff, io.ErrUnexpectedEOF)
-	if a.Outcome != OutcomeClientGone || a.Status != StatusClientGone || a.Failure != "" || !a.Broken {
-		t.Errorf("outcome %q, status %d, failure %q, broken %t", a.Outcome, a.Status, a.Failure, a.Broken)
-	}
+	assert.True(t, a.Outcome == OutcomeClientGone && a.Status == StatusClientGone && a.Failure == "" && a.Broken,
+		"outcome %q, status %d, failure %q, broken %t", a.Outcome, a.Status, a.Failure, a.Broken)
 }

@@ -64,9 +64,7 @@ func TestKeepAlive_Interval(t *testing.T) {
 		check(time.Second, keepAliveComment)
 		a.StopKeepAlive()
 		check(time.Hour, "")
-		if a.KeepAlives() != 4 {
-			t.Errorf("%d keep-alives", a.KeepAlives())
-		}
+		assert.Equal(t, a.KeepAlives(), 4, "keep-alives")
 	})
 }
 
@@ -124,13 +122,10 @@ func TestKeepAlive_ErrorEvent(t *testing.T) {
 				}
 				a.SendFailure(&leg.Failure{Class: leg.Status4xx, Answer: tc.answer})
 				time.Sleep(time.Hour)
-				if a.Outcome != tc.outcome || a.Broken != early {
-					t.Errorf("%s, early %v: outcome %s, broken %v", tc.name, early, a.Outcome, a.Broken)
-				}
+				assert.True(t, a.Outcome == tc.outcome && a.Broken == early,
+					"%s, early %v: outcome %s, broken %v", tc.name, early, a.Outcome, a.Broken)
 				if !early {
-					if w.Code != tc.answer.Status || a.Status != w.Code || a.Late != 0 {
-						t.Errorf("%s: status %d", tc.name, w.Code)
-					}
+					assert.True(t, w.Code == tc.answer.Status && a.Status == w.Code && a.Late == 0, "%s: status %d", tc.name, w.Code)
 					return
 				}
 				if got := w.Body.String(); got != keepAliveComment+tc.want || a.Status != http.StatusOK || a.Late != tc.answer.Status {

@@ -23,15 +23,11 @@ func TestAnswer_Tokens(t *testing.T) {
 	a.Prompted(0, 0) // no prefill
 	assert.Equal(t, a.Tokens.Cached, 9, "%+v", a.Tokens)
 	a.Prompted(8, 0)
-	if a.Tokens.Input != 9 || a.Tokens.Cached != 0 {
-		t.Errorf("%+v", a.Tokens)
-	}
+	assert.True(t, a.Tokens.Input == 9 && a.Tokens.Cached == 0, "%+v", a.Tokens)
 	other := Answer{Kind: openai.Other}
 	other.noteEvents([]byte(token))
 	other.noteWhole([]byte(`{"usage":{"prompt_tokens":9}}`))
-	if (other.Tokens != response.Tokens{}) {
-		t.Errorf("%+v of an answer of another kind", other.Tokens)
-	}
+	assert.True(t, (other.Tokens == response.Tokens{}), "%+v of an answer of another kind", other.Tokens)
 }
 
 func TestAnswer_TokensAllocateNothing(t *testing.T) { //nolint:paralleltest // it counts allocations

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -33,9 +34,7 @@ func TestBudget(t *testing.T) {
 	require.Equal(t, take(100, 0), 4, "after an hour")
 	var none *Budget
 	none.Request(now)
-	if !none.Take(0) {
-		t.Fatal("no budget means no bound")
-	}
+	require.True(t, none.Take(0), "no budget means no bound")
 }
 
 // If the clock was ahead and is set back, the proxy has retries before that time is reached again.
@@ -49,14 +48,10 @@ func TestBudget_ClockSetBack(t *testing.T) {
 	}
 	now = right
 	b.Request(now)
-	if !b.Take(0) {
-		t.Error("retries of an hour to come count")
-	}
+	assert.True(t, b.Take(0), "retries of an hour to come count")
 	now = now.Add(-time.Second) // a request that is a little late
 	for range 4 {
 		b.Take(0)
 	}
-	if b.Take(0) {
-		t.Error("a second back, and the retries are forgotten")
-	}
+	assert.True(t, !b.Take(0), "a second back, and the retries are forgotten")
 }

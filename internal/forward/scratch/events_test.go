@@ -77,8 +77,6 @@ func TestEventBuffer_GrowsToLimit(t *testing.T) {
 	}
 	require.Equal(t, total, MaxEvent, "grew to")
 	for i := range total {
-		if e.Buf[i] != byte(i) {
-			t.Fatalf("byte %d is %d", i, e.Buf[i])
-		}
+		require.Equal(t, e.Buf[i], byte(i), "byte %d", i)
 	}
 }

@@ -292,9 +292,7 @@ func TestRun_SharesPlan(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 		}
-		if plans < 10 || plans > 13 {
-			t.Errorf("%d plans in 10 s", plans)
-		}
+		assert.True(t, plans >= 10 && plans <= 13, "%d plans in 10 s", plans)
 		cancel()
 		<-ended
 	})
@@ -701,14 +699,10 @@ func TestAgain_LeavesItsStreams(t *testing.T) {
 			return true
 		}
 		for i := range 8 {
-			if !fits() {
-				t.Fatalf("request %d does not fit", i)
-			}
+			require.True(t, fits(), "request %d does not fit", i)
 		}
 		time.Sleep(2 * time.Second)
-		if fits() {
-			t.Error("requests that are sent again do not count")
-		}
+		assert.True(t, !fits(), "requests that are sent again do not count")
 	})
 }
 

@@ -53,9 +53,8 @@ func TestDecisions(t *testing.T) {
 		if !got.DecodeOnly {
 			stall = 0
 		}
-		if math.Abs(got.Stall-stall) > 0.01*stall {
-			t.Errorf("%s: streams wait %v s, want %v", tc.name, got.Stall, stall)
-		}
+		assert.True(t, !(math.Abs(got.Stall-stall) > 0.01*stall),
+			"%s: streams wait %v s, want %v", tc.name, got.Stall, stall)
 		if got.Stall = 0; got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
 		}
@@ -79,9 +78,7 @@ func TestMonotonic(t *testing.T) {
 			}
 			before = is
 		}
-		if !before {
-			t.Errorf("%v tokens wait behind everything", tokens)
-		}
+		assert.True(t, before, "%v tokens wait behind everything", tokens)
 		before = true
 		for running := 0.0; running < 100; running++ {
 			is := ask(estimate.Prefill{Uncached: tokens, Queued: 500}, estimate.Decode{Tokens: tokens, Running: running})
@@ -90,9 +87,7 @@ func TestMonotonic(t *testing.T) {
 			}
 			before = is
 		}
-		if before {
-			t.Errorf("%v tokens disturb the running streams", tokens)
-		}
+		assert.True(t, !before, "%v tokens disturb the running streams", tokens)
 	}
 }
 
@@ -110,9 +105,8 @@ func TestLearnsAndExplores(t *testing.T) {
 	for range 64 {
 		count[e.Decide(name, p, 100)]++
 	}
-	if count[estimate.Decision{DecodeOnly: true, Reason: bypass.Explore}] != 8 || len(count) != 2 {
-		t.Fatalf("without a sample of decode alone: %v", count)
-	}
+	require.True(t, count[estimate.Decision{DecodeOnly: true, Reason: bypass.Explore}] == 8 && len(count) == 2,
+		"without a sample of decode alone: %v", count)
 	for range 4 {
 		e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: 100}, 100*time.Millisecond)
 	}
@@ -169,16 +163,12 @@ func TestRobust(t *testing.T) {
 		return e.Confirm(name, estimate.Decision{DecodeOnly: true}, estimate.Prefill{Address: "p", Uncached: 100}, estimate.Decode{Address: "d", Tokens: 50}).DecodeOnly
 	}
 	e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: 300}, time.Hour)
-	if !ask() {
-		t.Error("an hour that one request took is believed")
-	}
+	assert.True(t, ask(), "an hour that one request took is believed")
 	for i := range 100 {
 		tokens := float64(50 + 50*(i%5))
 		e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*20*time.Millisecond)
 	}
-	if ask() {
-		t.Error("slow decode was not noticed")
-	}
+	assert.True(t, !ask(), "slow decode was not noticed")
 }
 
 // Estimates of unused models are removed after a while; those of used ones are kept.
@@ -205,9 +195,7 @@ func TestForgetsUnusedModels(t *testing.T) {
 				t.Errorf("an adapter that was used %d days ago is not known", days-day)
 			}
 		}
-		if left > 15 {
-			t.Errorf("%d of %d adapters are known, of which one a day was used", left, days)
-		}
+		assert.True(t, left <= 15, "%d of %d adapters are known, of which one a day was used", left, days)
 		if got := e.Rates(name, "p").Prefill.Samples; got != 4*days {
 			t.Errorf("the model that is used every day has %d samples, want %d", got, 4*days)
 		}

@@ -25,9 +25,7 @@ func TestPredictions(t *testing.T) {
 	}
 	near := func(what string, got, want float64) {
 		t.Helper()
-		if math.Abs(got-want) > 0.02*want {
-			t.Errorf("%s: %v, want %v", what, got, want)
-		}
+		assert.True(t, !(math.Abs(got-want) > 0.02*want), "%s: %v, want %v", what, got, want)
 	}
 	for _, address := range []string{"", "p", "another"} {
 		r := e.Rates(name, address)
@@ -35,9 +33,8 @@ func TestPredictions(t *testing.T) {
 		near("time per token of 4 streams", r.TimePerToken(4), 0.013)
 		near("time per token of 40 streams", r.TimePerToken(40), 0.049)
 		near("uncached", r.Uncached, 379) // mean of the last 16
-		if r.Samples() != 32 || r.Prefill.Samples != 32 || r.Token.Samples != 64 {
-			t.Errorf("%d samples: %+v", r.Samples(), r)
-		}
+		assert.True(t, r.Samples() == 32 && r.Prefill.Samples == 32 && r.Token.Samples == 64,
+			"%d samples: %+v", r.Samples(), r)
 	}
 	r := estimate.Rates{Output: 50}
 	for _, tc := range []struct {

@@ -7,6 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engine publishes the events of one instance: blocks of four tokens, each token a byte.
@@ -96,17 +97,13 @@ func TestKVAware_FollowsEngineEvents(t *testing.T) {
 		engines[at].stores(text[:n])
 	}
 	_, cached, _ := turn(p, list, text)
-	if cached < 7000 {
-		t.Fatalf("%d tokens are expected at home", cached)
-	}
+	require.True(t, cached >= 7000, "%d tokens are expected at home", cached)
 	// It evicts all but 100 blocks; another proxy sends the text to another instance.
 	engines[home].evicts(text, 100)
 	away := (home + 1) % 3
 	engines[away].stores(text)
 	at, cached, _ := turn(p, list, text)
-	if at != away || cached < 3800 {
-		t.Errorf("went to %d for %d tokens, want %d", at, cached, away)
-	}
+	assert.True(t, at == away && cached >= 3800, "went to %d for %d tokens, want %d", at, cached, away)
 	engines[away].evicts(text, 600)
 	if at, cached, _ := turn(p, list, text); at != away || cached != 2400 {
 		t.Errorf("went to %d for %d tokens, want %d for 2400", at, cached, away)
@@ -138,9 +135,7 @@ func TestKVAware_FewQueries(t *testing.T) {
 			asks++
 		}
 	}
-	if asks == 0 || asks > turns/2 {
-		t.Errorf("%d of %d turns were asked for", asks, turns)
-	}
+	assert.True(t, asks != 0 && asks <= turns/2, "%d of %d turns were asked for", asks, turns)
 }
 
 // If block names depend on more than the tokens, no block is

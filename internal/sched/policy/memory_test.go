@@ -7,6 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestPrefix_MemoryOfAllModels: the policies of all models share one limit. The least recently
@@ -22,9 +23,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	}
 	recorder := func(p Policy) Recorder {
 		r, ok := p.(Recorder)
-		if !ok {
-			t.Fatalf("%T records no prompts", p)
-		}
+		require.True(t, ok, "%T records no prompts", p)
 		return r
 	}
 	ask := func(model, n int) (cached int) {
@@ -43,9 +42,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 			ask(0, 0) // a prompt that is repeated
 		}
 	}
-	if ask(0, 0) == 0 {
-		t.Error("the prompt in use was evicted")
-	}
+	assert.True(t, ask(0, 0) != 0, "the prompt in use was evicted")
 	first, last := 0, 0
 	for model := 1; model < models; model++ {
 		if ask(model, 99) > 0 {
@@ -55,12 +52,9 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 			first++
 		}
 	}
-	if first > 0 || last < models-1 {
-		t.Errorf("the first prompt of %d models is known, and the last one of %d", first, last)
-	}
-	if budget.Evicted(indexmem.Prompts) == 0 {
-		t.Error("no eviction is counted")
-	}
+	assert.True(t, first <= 0 && last >= models-1,
+		"the first prompt of %d models is known, and the last one of %d", first, last)
+	assert.True(t, budget.Evicted(indexmem.Prompts) != 0, "no eviction is counted")
 	sum := 0
 	for i := range policies {
 		sum += recorder(policies[i]).Remembered().Memory

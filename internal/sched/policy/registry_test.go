@@ -7,14 +7,13 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestFind(t *testing.T) {
 	t.Parallel()
 	names := Names()
-	if names[0] != Default || !slices.Contains(names, Session) {
-		t.Errorf("names %v", names)
-	}
+	assert.True(t, names[0] == Default && slices.Contains(names, Session), "names %v", names)
 	for _, name := range names {
 		k, err := Find(name)
 		if err != nil || k.Name != name {
@@ -26,13 +25,9 @@ func TestFind(t *testing.T) {
 		}
 	}
 	_, err := Find("best")
-	if !errors.Is(err, ErrUnknown) {
-		t.Fatalf("%v", err)
-	}
+	require.True(t, errors.Is(err, ErrUnknown), "%v", err)
 	for _, name := range names {
-		if !strings.Contains(err.Error(), name) {
-			t.Errorf("%q does not name %s", err, name)
-		}
+		assert.True(t, strings.Contains(err.Error(), name), "%q does not name %s", err, name)
 	}
 }
 
@@ -44,9 +39,7 @@ func TestChain(t *testing.T) {
 		for _, bind := range []bool{false, true} {
 			var asked []string
 			for _, k := range Chain(kind, bind) {
-				if slices.Contains(asked, k.Name) {
-					t.Errorf("%q: %s is asked twice", name, k.Name)
-				}
+				assert.True(t, !slices.Contains(asked, k.Name), "%q: %s is asked twice", name, k.Name)
 				asked = append(asked, k.Name)
 			}
 			assert.Equal(t, asked[len(asked)-1], Default, "%q: the last is %v", name, asked)

@@ -14,9 +14,7 @@ func TestAppendNIXL(t *testing.T) {
 	for range 100 {
 		token := NewToken()
 		b := AppendNIXL(nil, NIXL, `e"1`, "chatcmpl-R\\", "::1", 5600, rand.IntN(5000), token)
-		if !json.Valid(b) {
-			t.Fatalf("%s", b)
-		}
+		require.True(t, json.Valid(b), "%s", b)
 		k := ParseNIXL(b, NIXL)
 		if k.Form != Load || k.Claim.Token != token || k.Claim.EngineID != `e"1` || k.Host != "::1" || k.Port != 5600 {
 			t.Fatalf("%s is read as %+v", b, k)

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -19,8 +20,6 @@ func TestAppendJSONString(t *testing.T) {
 		if expected := strings.ToValidUTF8(s, "\ufffd"); utf8.ValidString(s) && back != expected {
 			t.Errorf("%q came back as %q", s, back)
 		}
-		if !utf8.Valid(out) {
-			t.Errorf("invalid UTF-8 for %q", s)
-		}
+		assert.True(t, utf8.Valid(out), "invalid UTF-8 for %q", s)
 	}
 }

@@ -62,9 +62,7 @@ func TestCache_FindsOnlyComputed(t *testing.T) {
 	t.Parallel()
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
 	first, second := c.TryTake(ids(1, 33), ""), c.TryTake(ids(1, 33), "")
-	if second.Cached() != 0 {
-		t.Errorf("%d tokens found that were not computed", second.Cached())
-	}
+	assert.Equal(t, second.Cached(), 0, "tokens found that were not computed")
 	first.Computed()
 	second.Computed() // the same blocks again: the first ones remain
 	first.Free()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -17,9 +18,7 @@ func TestFineTokensVaryInLength(t *testing.T) {
 	for n := 100; n+100 < len(text); n += 100 {
 		counts[len(model.TokenizeFine(text[n:n+100]))] = true
 	}
-	if len(counts) < 3 {
-		t.Errorf("100 bytes are always about as many tokens: %v", counts)
-	}
+	assert.True(t, len(counts) >= 3, "100 bytes are always about as many tokens: %v", counts)
 	if n := len(model.TokenizeFine(text)); n <= len(text)/8 || n >= len(text) {
 		t.Errorf("%d bytes are %d tokens", len(text), n)
 	}

@@ -68,9 +68,8 @@ func TestContinuation(t *testing.T) {
 			ids := slices.Concat(prompt, whole.Tokens[:cut])
 			rest := model.Generate(ids, model.Sampling{MaxTokens: 300 - cut})
 			head := model.Detokenize(whole.Tokens[:cut])
-			if head+rest.Text != whole.Text || rest.FinishReason != whole.FinishReason {
-				t.Fatalf("seed %d cut at %d: %q + %q is not %q", seed, cut, head, rest.Text, whole.Text)
-			}
+			require.True(t, head+rest.Text == whole.Text && rest.FinishReason == whole.FinishReason,
+				"seed %d cut at %d: %q + %q is not %q", seed, cut, head, rest.Text, whole.Text)
 		}
 	}
 }
@@ -95,9 +94,8 @@ func TestSampling(t *testing.T) {
 	prompt := model.Tokenize("a prompt for sampling")
 	base := model.Generate(prompt, model.Sampling{MaxTokens: 2000})
 	n := len(base.Tokens)
-	if base.FinishReason != "stop" || n < 20 {
-		t.Fatalf("the prompt is unsuitable: %d tokens, %s", n, base.FinishReason)
-	}
+	require.True(t, base.FinishReason == "stop" && n >= 20,
+		"the prompt is unsuitable: %d tokens, %s", n, base.FinishReason)
 	word := func(i int) string { return string(model.AppendWord(nil, base.Tokens[i])) }
 	upTo := func(i int) string { return model.Detokenize(base.Tokens[:i]) }
 	for _, tt := range []struct {
@@ -135,9 +133,8 @@ func TestSampling(t *testing.T) {
 		})
 	}
 	barred := model.Generate(prompt, model.Sampling{MaxTokens: 10, MinTokens: 8, StopTokenIDs: []int{base.Tokens[6]}})
-	if slices.Contains(barred.Tokens[:8], base.Tokens[6]) {
-		t.Errorf("a stop token came before min_tokens: %v", barred.Tokens)
-	}
+	assert.True(t, !slices.Contains(barred.Tokens[:8], base.Tokens[6]),
+		"a stop token came before min_tokens: %v", barred.Tokens)
 }
 
 func TestWordsSurviveJSON(t *testing.T) {
@@ -150,9 +147,7 @@ func TestWordsSurviveJSON(t *testing.T) {
 		assert.Contains(t, string(all), special)
 	}
 	b, err := json.Marshal(string(all))
-	if err != nil || !json.Valid(b) {
-		t.Fatal(err)
-	}
+	require.True(t, err == nil && json.Valid(b), "%v", err)
 }
 
 func TestWordsAsJSON(t *testing.T) {

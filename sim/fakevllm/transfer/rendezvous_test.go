@@ -14,9 +14,7 @@ func TestTransferAfterItsTime(t *testing.T) {
 	t.Parallel()
 	reused := 0
 	tr := NewRendezvous(time.Millisecond, nil, func(string) { reused++ })
-	if !tr.Begin("x") {
-		t.Error("a new id is refused")
-	}
+	assert.True(t, tr.Begin("x"), "a new id is refused")
 	tr.Finish("x", 1, time.Now().Add(-time.Hour))
 	if prompt, err := tr.Pull("x"); !errors.Is(err, ErrNoPrefill) {
 		t.Errorf("got %d, %v", prompt, err)
@@ -24,9 +22,7 @@ func TestTransferAfterItsTime(t *testing.T) {
 	if waiting, expired := tr.Counts(time.Now()); waiting != 0 || expired != 1 || reused != 0 {
 		t.Errorf("%d wait, %d have expired, %d are reused", waiting, expired, reused)
 	}
-	if tr.Begin("x") {
-		t.Error("an id that is over is accepted again")
-	}
+	assert.True(t, !tr.Begin("x"), "an id that is over is accepted again")
 	tr.Drop("y")
 	assert.Equal(t, len(tr.open), 0, "open")
 }

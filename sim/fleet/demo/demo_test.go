@@ -26,16 +26,12 @@ func TestPrinterBreaksLines(t *testing.T) {
 		t.Fatalf("%d lines:\n%s", len(lines), out.String())
 	}
 	for i, line := range lines {
-		if len(line) > width {
-			t.Errorf("line %d has %d columns", i, len(line))
-		}
+		assert.True(t, len(line) <= width, "line %d has %d columns", i, len(line))
 		want := "     bakoti"
 		if i == 0 {
 			want = "   < bakoti"
 		}
-		if !strings.HasPrefix(line, want) {
-			t.Errorf("line %d starts with %.12q, want %q", i, line, want)
-		}
+		assert.True(t, strings.HasPrefix(line, want), "line %d starts with %.12q, want %q", i, line, want)
 	}
 	assert.Equal(t, strings.Count(out.String(), "bakoti"), 32, "words")
 	require.Contains(t, out.String(), `tail\n\u001b[2J`)

@@ -20,6 +20,15 @@ func Equal[T comparable](t testing.TB, got, want T, about ...any) bool {
 	return check(t, got == want, about, "got %s, want %s", show(got), show(want))
 }
 
+// True reports whether a condition holds. The message describes the failure; its arguments are evaluated in any case.
+func True(t testing.TB, ok bool, format string, args ...any) bool {
+	t.Helper()
+	if !ok {
+		t.Errorf(format, args...)
+	}
+	return ok
+}
+
 // EqualSlices reports whether two slices have the same elements; nil and an empty one are the same.
 func EqualSlices[S ~[]E, E comparable](t testing.TB, got, want S, about ...any) bool {
 	t.Helper()

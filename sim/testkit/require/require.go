@@ -15,6 +15,12 @@ func Equal[T comparable](t testing.TB, got, want T, about ...any) {
 	must(t, assert.Equal(t, got, want, about...))
 }
 
+// True ends the test unless a condition holds.
+func True(t testing.TB, ok bool, format string, args ...any) {
+	t.Helper()
+	must(t, assert.True(t, ok, format, args...))
+}
+
 // EqualSlices ends the test unless two slices have the same elements.
 func EqualSlices[S ~[]E, E comparable](t testing.TB, got, want S, about ...any) {
 	t.Helper()
