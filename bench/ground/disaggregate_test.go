@@ -30,9 +30,8 @@ func TestDisaggregatedTable(t *testing.T) {
 | 1.5 | 300 | auto | 0.50 (-50 %) | 3.00 (-25 %) | 22.0 (+10 %) | 0.0 | 0.0 | 0 | 50 |
 | 1.5 | 300 | never | 2.00 | 8.00 | 30.0 | 0.0 | 0.0 | 0 | 50 |
 `
-	if got := d.Table(); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+	got := d.Table()
+	assert.True(t, got == want, "got\n%swant\n%s", got, want)
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("before\n<!-- made by make fleet-disaggregate: begin -->\nold\n<!-- made by make fleet-disaggregate: end -->\nafter\n"), 0o600))
 	require.NoError(t, d.WriteDoc(file))

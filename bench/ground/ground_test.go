@@ -48,9 +48,8 @@ func TestPrompts_SharedPrefixes(t *testing.T) {
 		}
 	}
 	assert.True(t, r[0].Output == 20 && r[2].Output == 1, "outputs of %d and %d tokens", r[0].Output, r[2].Output)
-	if n := len(r[0].Prompt()); n < 94 || n > 104 {
-		t.Errorf("%d tokens instead of 1500/%d and the template's", n, ground.Shrink)
-	}
+	n := len(r[0].Prompt())
+	assert.True(t, n >= 94 && n <= 104, "%d tokens instead of 1500/%d and the template's", n, ground.Shrink)
 }
 
 // TestBlocks_VaryInBytes checks that the same number of tokens has different numbers of bytes.
@@ -60,9 +59,8 @@ func TestBlocks_VaryInBytes(t *testing.T) {
 	for _, r := range workload(t, ground.Whole, 1).Requests {
 		text := r.Messages[1].Content
 		words := model.Tokenize(text)
-		if n := strings.Count(text, " "); n != len(words) {
-			t.Fatalf("%d words are %d tokens", n, len(words))
-		}
+		n := strings.Count(text, " ")
+		require.True(t, n == len(words), "%d words are %d tokens", n, len(words))
 		lengths[len(text)] = true
 	}
 	assert.True(t, len(lengths) >= 2, "all texts have the same length")
@@ -75,9 +73,8 @@ func TestTimes(t *testing.T) {
 	for i := range w.Requests {
 		got = append(got, w.Requests[i].At.Seconds())
 	}
-	if want := [...]float64{0, 0.75, 1.5, 2.25}; [4]float64(got) != want {
-		t.Errorf("requests at %v, not %v", got, want)
-	}
+	want := [...]float64{0, 0.75, 1.5, 2.25}
+	assert.Equal(t, [4]float64(got), want, "requests at %v", got)
 	if second := workload(t, ground.Second, 1); second.Requests[0].At != 0 || len(second.Requests) != 2 {
 		t.Errorf("the second half begins at %v and has %d requests", second.Requests[0].At, len(second.Requests))
 	}

@@ -46,9 +46,8 @@ func TestUsage(t *testing.T) {
 
 func TestTree(t *testing.T) {
 	t.Parallel()
-	if tree := machine.Tree(os.Getpid()); tree[0] != os.Getpid() {
-		t.Errorf("%v does not begin with this process", tree)
-	}
+	tree := machine.Tree(os.Getpid())
+	assert.Equal(t, tree[0], os.Getpid(), "%v does not begin with this process", tree)
 	if runtime.GOOS == "linux" && !slices.Contains(machine.Tree(os.Getppid()), os.Getpid()) {
 		t.Error("this process is not a descendant of its parent")
 	}

@@ -77,9 +77,8 @@ func TestRun_Gates(t *testing.T) {
 	for _, g := range r.Gates() {
 		got = append(got, g.Verdict())
 	}
-	if want := "met,not run,not run,**missed**,not run,**missed**"; strings.Join(got, ",") != want {
-		t.Errorf("verdicts %v, want %s", got, want)
-	}
+	want := "met,not run,not run,**missed**,not run,**missed**"
+	assert.Equal(t, strings.Join(got, ","), want, "verdicts %v", got)
 	if missed := r.Missed(); !strings.Contains(missed, "1,000 streams") || !strings.Contains(missed, "bad requests in any workload: 1, must be at most 0") || strings.Contains(missed, "128 B") {
 		t.Errorf("missed: %s", missed)
 	}

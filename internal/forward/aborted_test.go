@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const completionsPath = "/v1/completions"
@@ -106,9 +107,8 @@ func TestAbort_ContinuedMessages(t *testing.T) {
 		}, []byte(begin + signed + end("null"))}, messagesPath, `{"model":"m","messages":[],"max_tokens":9,"stream":true,"temperature":0}`, 0, 1)
 		events, _ := rawEvents(got.body)
 		events = slices.DeleteFunc(events, func(e []byte) bool { return e[0] == ':' })
-		if all := string(bytes.Join(events, nil)); got.broken || all != whole {
-			t.Fatalf("reads of %d bytes: broken %v: %s", size+1, got.broken, got.body)
-		}
+		all := string(bytes.Join(events, nil))
+		require.True(t, !got.broken && all == whole, "reads of %d bytes: broken %v: %s", size+1, got.broken, got.body)
 	}
 }
 

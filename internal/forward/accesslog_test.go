@@ -88,9 +88,8 @@ func TestAccessLog_HostileValues(t *testing.T) {
 		if err := json.Unmarshal([]byte(object), &got); err != nil || strings.Count(object, "\n") != 1 {
 			t.Fatalf("%q: %v in %q", v, err, object)
 		}
-		if want := strings.ReplaceAll(v, "\xff\xfe", "\uFFFD\uFFFD"); got.Path != want {
-			t.Errorf("%q became %q", v, got.Path)
-		}
+		want := strings.ReplaceAll(v, "\xff\xfe", "\uFFFD\uFFFD")
+		assert.Equal(t, got.Path, want, "%q became", v)
 	}
 	e := finished()
 	e.Model, e.Finish = "a\nb\u202e"+strings.Repeat("x", 1000), "\x00"
@@ -121,9 +120,8 @@ func TestAccessLog_StalledOutput(t *testing.T) {
 	assert.True(t, queue.Flush(time.Minute), "not all is written")
 	_ = w.Close()
 	<-done
-	if got := bytes.Count(read.Bytes(), []byte("\n")); lost == 0 || got+lost != lines {
-		t.Errorf("%d lines came and %d were lost, of %d", got, lost, lines)
-	}
+	got := bytes.Count(read.Bytes(), []byte("\n"))
+	assert.True(t, lost != 0 && got+lost == lines, "%d lines came and %d were lost, of %d", got, lost, lines)
 }
 
 // BenchmarkAccessLog measures the CPU time of one line, without and with the queue, which the benchmark fills

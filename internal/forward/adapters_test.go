@@ -90,9 +90,8 @@ func TestUnloadedModel_NoBlame(t *testing.T) {
 	}
 	for range 12 {
 		r.post("/v1/chat/completions", body).require(t, http.StatusOK)
-		if e := r.entry(); e.Decode != r.D[5].Address() {
-			t.Errorf("served by %+v", e)
-		}
+		e := r.entry()
+		assert.Equal(t, e.Decode, r.D[5].Address(), "served by %+v", e)
 	}
 	change(t, r.P[1], "unload", "late")
 	a := r.post("/v1/chat/completions", body)

@@ -178,13 +178,11 @@ func TestStoredResponses_NoBlame(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
 	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"resp_1"`))
 	a.require(t, http.StatusNotFound, "Response with id 'resp_1' not found.")
-	if queried := len(posted(r.D[0])) + len(posted(r.D[1])); queried < 2 || len(posted(r.P[0])) != 0 {
-		t.Errorf("%d decode instances were queried", queried)
-	}
+	queried := len(posted(r.D[0])) + len(posted(r.D[1]))
+	assert.True(t, queried >= 2 && len(posted(r.P[0])) == 0, "%d decode instances were queried", queried)
 	r.noneTroubled()
-	if e := r.entry(); e.DecodeOnly != bypass.StoredResponse {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.Equal(t, e.DecodeOnly, bypass.StoredResponse, "entry %+v", e)
 	r.checkEngines()
 }
 
@@ -200,8 +198,7 @@ func TestDecodeOnlyReason_OfFinalAttempt(t *testing.T) {
 		a := r.postScenario(q)
 		r.checkRefused(q, a, http.StatusRequestEntityTooLarge, "")
 		assert.Equal(t, a.header.Get("X-PD-Decode-Only"), "", "X-PD-Decode-Only")
-		if e := r.entry(); e.DecodeOnly != "" || e.Failed != 2 {
-			t.Errorf("entry %+v", e)
-		}
+		e := r.entry()
+		assert.True(t, e.DecodeOnly == "" && e.Failed == 2, "entry %+v", e)
 	})
 }

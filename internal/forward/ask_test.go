@@ -71,9 +71,8 @@ func TestInvalidRequest_EngineError(t *testing.T) {
 		}
 		if want.status >= 400 {
 			refused++
-			if a, b := got.header.Get("Content-Type"), want.header.Get("Content-Type"); a != b {
-				t.Errorf("%s: Content-Type %q, an engine says %q", c.Name, a, b)
-			}
+			a, b := got.header.Get("Content-Type"), want.header.Get("Content-Type")
+			assert.True(t, a == b, "%s: Content-Type %q, an engine says %q", c.Name, a, b)
 		}
 	}
 	assert.True(t, refused >= 250, "only %d wrong requests", refused)
@@ -178,9 +177,8 @@ func TestInvalidRequest_OnlyRefusalPassedOn(t *testing.T) {
 			if e := r.entry(); e.Failed != 0 || r.rec.retried() != "" || e.Outcome != relay.OutcomeClientError {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
-			if n := len(posted(r.D[0])); n != 1 || len(posted(r.P[0])) != 0 {
-				t.Errorf("%d questions to decode, %d to prefill", n, len(posted(r.P[0])))
-			}
+			n := len(posted(r.D[0]))
+			assert.True(t, n == 1 && len(posted(r.P[0])) == 0, "%d questions to decode, %d to prefill", n, len(posted(r.P[0])))
 			r.noneTroubled()
 			r.checkEngines()
 			if tc.name == "streamed" {
@@ -230,9 +228,8 @@ func TestSteeringFields_NotSent(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.ReplaceAll(r.rec.askOutcomes(), flow.AskWithheld, ""); strings.TrimSpace(got) != "" {
-		t.Errorf("asked: %q", got)
-	}
+	got := strings.ReplaceAll(r.rec.askOutcomes(), flow.AskWithheld, "")
+	assert.Equal(t, strings.TrimSpace(got), "", "asked: %q", got)
 	for _, s := range append(r.P, r.D...) {
 		if n := len(posted(s)); n != 0 {
 			t.Errorf("%d requests reached %s, the first: %q", n, s.Address(), posted(s)[0].Body)

@@ -84,9 +84,8 @@ func TestTranscriptions(t *testing.T) {
 			text = whole.Text
 		} else {
 			text = a.text(t)
-			if n := len(a.events()); n != len(words)+1 || a.events()[n-1] != "[DONE]" {
-				t.Errorf("%s: %d events: %s", name, n, a.body)
-			}
+			n := len(a.events())
+			assert.True(t, n == len(words)+1 && a.events()[n-1] == "[DONE]", "%s: %d events: %s", name, n, a.body)
 		}
 		assert.Equal(t, text, strings.Join(words, ""), "%s: want %q", name, words)
 		legs := 0

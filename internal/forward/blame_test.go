@@ -66,9 +66,8 @@ func TestFailingInstance_EjectedAndReadmitted(t *testing.T) {
 				n++
 			}
 			require.True(t, !r.tracker.Available(key(role, s)), "it was never ejected")
-			if extra := legs(r.P) - before - n; extra > n/5+64 {
-				t.Errorf("%d extra prefills for %d requests", extra, n)
-			}
+			extra := legs(r.P) - before - n
+			assert.True(t, extra <= n/5+64, "%d extra prefills for %d requests", extra, n)
 			s.ClearFaults()
 			eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })
 			s.ForgetRequests()
@@ -234,9 +233,8 @@ func TestCancelledLeg_NotCommitted(t *testing.T) {
 		// The first instance is picked first; its first content comes well before the rest.
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: waitLimit})
 		r.checkServed(q)
-		if e := r.entry(); e.Failed != 1 || r.rec.retried() != "decode/gone" {
-			t.Fatalf("retried %q, entry %+v", r.rec.retried(), e)
-		}
+		e := r.entry()
+		require.True(t, e.Failed == 1 && r.rec.retried() == "decode/gone", "retried %q, entry %+v", r.rec.retried(), e)
 		r.checkEngines()
 	})
 }
@@ -257,9 +255,8 @@ func TestDraining_LegsFinish(t *testing.T) {
 			return in
 		})
 		r.checkWhole(q, <-done)
-		if e := r.entry(); e.Failed != 0 || e.Decode != r.D[0].Address() {
-			t.Fatalf("entry %+v", e)
-		}
+		e := r.entry()
+		require.True(t, e.Failed == 0 && e.Decode == r.D[0].Address(), "entry %+v", e)
 	})
 }
 
@@ -296,9 +293,8 @@ func TestSlowEngine_NotEjected(t *testing.T) {
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 400 * time.Millisecond, Times: 1})
 	body := chatBody(true, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-	if e := r.entry(); e.Failed != 0 {
-		t.Fatalf("entry %+v", e)
-	}
+	e := r.entry()
+	require.Equal(t, e.Failed, 0, "entry %+v", e)
 	require.True(t, r.tracker.Available(key(instance.Prefill, r.P[0])), "a slow instance was ejected")
 }
 
@@ -321,9 +317,8 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 		require.True(t, got[http.StatusServiceUnavailable] != 0, "statuses %v", got)
 		// Without the budget, 6 requests would have made 24 legs. The ratio allows a sixth retry, since one is
 		// allowed as soon as the share is above 0.
-		if n := legs(r.D); n > 6+6 {
-			t.Fatalf("%d legs for 6 requests and a budget of 5 retries", n)
-		}
+		n := legs(r.D)
+		require.True(t, n <= 6+6, "%d legs for 6 requests and a budget of 5 retries", n)
 	})
 }
 
@@ -354,9 +349,8 @@ func TestCachedTokens_OfPrefill(t *testing.T) {
 			sums := messageSums(t, a)
 			assert.True(t, sums[0] == sums[len(sums)-1] && sums[0] > 16, "prompts of %v tokens: %s", sums, a.body)
 			whole := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
-			if again := messageSums(t, whole); again[0] != sums[0] {
-				t.Errorf("the same prompt has %d and %d tokens", sums[0], again[0])
-			}
+			again := messageSums(t, whole)
+			assert.True(t, again[0] == sums[0], "the same prompt has %d and %d tokens", sums[0], again[0])
 		}
 		r.checkEngines()
 	})

@@ -60,12 +60,10 @@ func TestBusyEngine_ProgressExtendsLimits(t *testing.T) {
 				slow.Kind = fakevllm.FaultSlow
 				script(t, engine, slow)
 				r.checkServed(q)
-				if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Failed != 0 || e.DecodeOnly != "" {
-					t.Errorf("entry %+v", e)
-				}
-				if p, d := legs(r.P), legs(r.D); p != 1 || d != 1 {
-					t.Errorf("%d prefill legs, %d decode legs", p, d)
-				}
+				e := r.entry()
+				assert.True(t, e.Outcome == relay.OutcomeOK && e.Failed == 0 && e.DecodeOnly == "", "entry %+v", e)
+				p, d := legs(r.P), legs(r.D)
+				assert.True(t, p == 1 && d == 1, "%d prefill legs, %d decode legs", p, d)
 				r.checkEngines()
 			})
 		})
@@ -170,9 +168,8 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 			script(t, engine, c.fault)
 			q := scenario{chatPath, c.stream}
 			r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, c.says)
-			if e := r.entry(); e.Failure != c.class {
-				t.Errorf("entry %+v", e)
-			}
+			e := r.entry()
+			assert.Equal(t, e.Failure, c.class, "entry %+v", e)
 		})
 	}
 }
@@ -203,9 +200,8 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 		if e := r.entry(); e.DecodeOnly != "lease_ended" || e.Failed != 3 || r.rec.retried() != strings.TrimSpace(strings.Repeat("decode/handover_expired ", 3)) {
 			t.Errorf("entry %+v, retried %s", e, r.rec.retried())
 		}
-		if p, d := legs(r.P), legs(r.D); p != 3 || d != 4 {
-			t.Errorf("%d prefill legs, %d decode legs", p, d)
-		}
+		p, d := legs(r.P), legs(r.D)
+		assert.True(t, p == 3 && d == 4, "%d prefill legs, %d decode legs", p, d)
 	})
 }
 

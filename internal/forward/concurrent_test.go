@@ -332,9 +332,8 @@ func TestConcurrentPair(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, strings.ReplaceAll(prefillAnswer, `"cached_tokens":4`, `"cached_tokens":9`))
 		})
-		if a := await(t, "the answer", got); a.status != http.StatusOK || string(a.body) != prefillAnswer {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		a := await(t, "the answer", got)
+		assert.True(t, a.status == http.StatusOK && string(a.body) == prefillAnswer, "%d %s", a.status, a.body)
 		m.rig.entry()
 	})
 }
@@ -414,9 +413,8 @@ func TestConcurrentPrefillRefuses(t *testing.T) {
 			p.reply(fails(400))
 			await(t, "the abort of decode", d.left)
 			await(t, "the answer", got).check(t, http.StatusBadRequest, `"message":"no"`)
-			if e := m.rig.entry(); e.Outcome != relay.OutcomeClientError || e.Failed != 1 {
-				t.Errorf("%+v", e)
-			}
+			e := m.rig.entry()
+			assert.True(t, e.Outcome == relay.OutcomeClientError && e.Failed == 1, "%+v", e)
 		})
 	})
 }
@@ -476,9 +474,8 @@ func TestConcurrentDecodeFails(t *testing.T) {
 						"tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
 					again.reply(m.prefills)
 					next.reply(m.streams)
-					if e := m.checkServed(got); e.Failed != 1 || e.Decode != next.engine.address {
-						t.Errorf("%+v", e)
-					}
+					e := m.checkServed(got)
+					assert.True(t, e.Failed == 1 && e.Decode == next.engine.address, "%+v", e)
 				})
 			})
 		}
@@ -506,9 +503,8 @@ func TestConcurrentDecodeErrorStalls(t *testing.T) {
 		again, next := m.pair()
 		again.reply(ok)
 		next.reply(streams)
-		if e := m.checkServed(got); e.Failed != 1 {
-			t.Errorf("%+v", e)
-		}
+		e := m.checkServed(got)
+		assert.Equal(t, e.Failed, 1, "%+v", e)
 		assert.Equal(t, m.rig.rec.retried(), "decode/status_5xx", "retried")
 	})
 }
@@ -542,9 +538,8 @@ func TestConcurrentInstanceRestarts(t *testing.T) {
 					again, next := m.pair()
 					again.reply(m.prefills)
 					next.reply(m.streams)
-					if e := m.checkServed(got); e.Outcome != relay.OutcomeOK {
-						t.Errorf("%+v", e)
-					}
+					e := m.checkServed(got)
+					assert.Equal(t, e.Outcome, relay.OutcomeOK, "%+v", e)
 				})
 			})
 		}
@@ -603,9 +598,8 @@ func TestConcurrentFallsBack(t *testing.T) {
 		}
 		single.reply(streams)
 		await(t, "the answer", got).check(t, http.StatusOK, `"cached_tokens":9`)
-		if e := m.rig.entry(); e.DecodeOnly != "prefill_failed" || e.Prefill != "" {
-			t.Errorf("%+v", e)
-		}
+		e := m.rig.entry()
+		assert.True(t, e.DecodeOnly == "prefill_failed" && e.Prefill == "", "%+v", e)
 	})
 }
 

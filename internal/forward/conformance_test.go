@@ -43,9 +43,8 @@ func eachDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 func (r *rig) checkAnswers() {
 	r.t.Helper()
 	assert.Equal(r.t, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), 0, "answers out of other blocks")
-	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
-		r.t.Errorf("decode computed %d prompts", n)
-	}
+	n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
+	assert.True(r.t, n == 0, "decode computed %d prompts", n)
 	r.checkEngines()
 }
 
@@ -163,9 +162,8 @@ func TestConformanceBytes(t *testing.T) {
 			r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
 			body := chatBody(stream, ","+unknown)
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			if e := r.entry(); e.DecodeOnly != "" {
-				t.Errorf("decode-only: %s", e.DecodeOnly)
-			}
+			e := r.entry()
+			assert.Equal(t, e.DecodeOnly, "", "decode-only")
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				list := posted(s)
 				assert.True(t, len(list) == 1 && strings.Contains(string(list[0].Body), unknown), "%d legs: %+v", len(list), list)

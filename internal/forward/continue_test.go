@@ -132,9 +132,8 @@ func TestStreamRetried_AfterThink(t *testing.T) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 1, Times: 1})
 	body := sixtyBody(chatPath, `,"return_token_ids":true`)
 	r.checkOne(r.post(chatPath, body), chatPath, body, engineOptions(reasons))
-	if e := r.entry(); e.Continued != 0 || r.rec.retried() == "" {
-		t.Errorf("entry %+v, retried %q", e, r.rec.retried())
-	}
+	e := r.entry()
+	assert.True(t, e.Continued == 0 && r.rec.retried() != "", "entry %+v, retried %q", e, r.rec.retried())
 }
 
 // With a single decode instance, a stream continues there: the instance may have lost only this request.

@@ -33,9 +33,8 @@ func TestDisaggregateLearns(t *testing.T) {
 				a := r.post("/v1/chat/completions", body)
 				r.checkComplete(a, true, body)
 				why := r.entry().DecodeOnly
-				if got := a.header.Get("X-PD-Decode-Only"); got != why {
-					t.Errorf("X-PD-Decode-Only is %q, the log has %q", got, why)
-				}
+				got := a.header.Get("X-PD-Decode-Only")
+				assert.True(t, got == why, "X-PD-Decode-Only is %q, the log has %q", got, why)
 				reasons[why]++
 			}
 			r.rec.mu.Lock()
@@ -66,12 +65,10 @@ func TestSeveralChoices_NotMeasured(t *testing.T) {
 		return e.Rates("m", "").Output
 	}
 	before := new(estimate.Estimator).Rates("m", "").Output
-	if got := learned(`,"n":4`); got != before {
-		t.Errorf("an answer has %v tokens after one with four choices, %v before", got, before)
-	}
-	if got := learned(""); got == before {
-		t.Error("a stream was not measured")
-	}
+	got := learned(`,"n":4`)
+	assert.True(t, got == before, "an answer has %v tokens after one with four choices, %v before", got, before)
+	got = learned("")
+	assert.True(t, got != before, "a stream was not measured")
 }
 
 func TestDisaggregateNever(t *testing.T) {

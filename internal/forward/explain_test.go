@@ -69,9 +69,8 @@ func TestExplain_MatchesRequest(t *testing.T) {
 		if i%2 == 1 {
 			want = `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, decode;dur=[0-9.]+$`
 		}
-		if got := a.header.Get("X-PD-Timing"); !regexp.MustCompile(want).MatchString(got) {
-			t.Errorf("timing %q", got)
-		}
+		got := a.header.Get("X-PD-Timing")
+		assert.True(t, regexp.MustCompile(want).MatchString(got), "timing %q", got)
 	}
 	if queried := legs(r.P) + legs(r.D); queried != 24 || len(r.rec.ended) != 0 {
 		t.Errorf("engines got %d legs for 12 requests; %d more have ended", queried, len(r.rec.ended))
@@ -138,9 +137,8 @@ func TestExplainStoredResponse(t *testing.T) {
 		for _, c := range p.Decode.Candidates {
 			assert.True(t, c.Chosen == (c.Address == holder) && (c.Out == "") == c.Chosen, "candidate %+v, want %s", c, holder)
 		}
-		if a := r.post(responsesPath, body); a.status != http.StatusOK || r.entry().Decode != holder {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		a := r.post(responsesPath, body)
+		assert.True(t, a.status == http.StatusOK && r.entry().Decode == holder, "%d %s", a.status, a.body)
 	}
 	id := openai.ResponseID(strings.Repeat("0", 32), "left:1")
 	if p := r.explainAt(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`)); p.Way != explain.None || p.Decode.Chosen != "" {
@@ -184,9 +182,8 @@ func TestExplainNotified(t *testing.T) {
 	check(explain.DecodeOnly, bypass.NotNotified, "")
 	got := w.begin(t.Context(), body)
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != bypass.NotNotified {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.Equal(t, e.DecodeOnly, bypass.NotNotified, "%+v", e)
 }
 
 // Explain uses the estimates of --disaggregate auto and does not change them: the order of decisions is the

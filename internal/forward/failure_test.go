@@ -81,9 +81,8 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				if n, spent := legs(r.P), len(r.rec.spent); n != int64(want) || spent != want-1 {
 					t.Errorf("%d prefills, want %d; %d KV transfers are called spent", n, want, spent)
 				}
-				if n := r.D[1].Counters().LocalPrefills; n != 0 {
-					t.Errorf("the second decode computed %d prompts itself", n)
-				}
+				n := r.D[1].Counters().LocalPrefills
+				assert.True(t, n == 0, "the second decode computed %d prompts itself", n)
 				r.checkEngines()
 			})
 		})
@@ -156,9 +155,8 @@ func TestNoInstance(t *testing.T) {
 				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Decode-Only") != "" {
 					t.Fatalf("%d %v: %s", a.status, a.header, a.body)
 				}
-				if e := r.entry(); e.Outcome != relay.OutcomeUnavailable || e.DecodeOnly != "" {
-					t.Fatalf("entry %+v", e)
-				}
+				e := r.entry()
+				require.True(t, e.Outcome == relay.OutcomeUnavailable && e.DecodeOnly == "", "entry %+v", e)
 			})
 		})
 	}
@@ -186,12 +184,10 @@ func TestClientErrorsPass(t *testing.T) {
 				a := r.postScenario(q)
 				require.True(t, a.status == tc.status && string(a.body) == `{"error":{"message":"yours"}}`,
 					"%d: %s", a.status, a.body)
-				if n := legs(list); n != 1 || legs(r.P) != 1 {
-					t.Fatalf("%d legs for a request that no engine takes", n)
-				}
-				if e := r.entry(); e.Outcome != relay.OutcomeClientError {
-					t.Fatalf("entry %+v", e)
-				}
+				n := legs(list)
+				require.True(t, n == 1 && legs(r.P) == 1, "%d legs for a request that no engine takes", n)
+				e := r.entry()
+				require.Equal(t, e.Outcome, relay.OutcomeClientError, "entry %+v", e)
 			})
 		})
 	}
@@ -231,9 +227,8 @@ func TestSaturation_NotFailure(t *testing.T) {
 				if a.status != fault.Status || fault.Body != "" && (string(a.body) != fault.Body || a.header.Get("Retry-After") != "1") {
 					t.Errorf("%d %v: %s", a.status, a.header, a.body)
 				}
-				if e := r.entry(); e.DecodeOnly != "" {
-					t.Errorf("saturation was passed on to decode: %+v", e)
-				}
+				e := r.entry()
+				assert.Equal(t, e.DecodeOnly, "", "saturation was passed on to decode: %+v", e)
 			})
 		}
 	}
@@ -377,9 +372,8 @@ func TestProxyCutsPassthrough(t *testing.T) {
 	if n, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Errorf("a cut answer of %d bytes ended cleanly", n)
 	}
-	if e := r.entry(); e.Status != http.StatusOK || e.Outcome != relay.OutcomeBroken || e.Failure != "" {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.True(t, e.Status == http.StatusOK && e.Outcome == relay.OutcomeBroken && e.Failure == "", "entry %+v", e)
 }
 
 // An upload in progress is cut, too.
@@ -443,18 +437,16 @@ func TestMissingBody(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	for range sent - len(clients["cut"]) {
-		if e := r.entry(); e.Outcome != relay.OutcomeClientGone {
-			t.Errorf("the client has left: entry %+v", e)
-		}
+		e := r.entry()
+		assert.Equal(t, e.Outcome, relay.OutcomeClientGone, "the client has left: entry %+v", e)
 	}
 	r.cut(leg.ErrStopping)
 	for _, c := range clients["cut"] {
 		if got, err := io.ReadAll(c); err != nil || !strings.Contains(string(got), "HTTP/1.1 503 ") {
 			t.Errorf("the proxy is stopping: %v: %s", err, got)
 		}
-		if e := r.entry(); e.Outcome != relay.OutcomeUnavailable {
-			t.Errorf("the proxy is stopping: entry %+v", e)
-		}
+		e := r.entry()
+		assert.Equal(t, e.Outcome, relay.OutcomeUnavailable, "the proxy is stopping: entry %+v", e)
 	}
 }
 
@@ -465,9 +457,8 @@ func TestTransferParams_Missing(t *testing.T) {
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
 		r.checkServed(q)
 		require.Equal(t, r.rec.missing, 1, "missing KV transfers counted")
-		if n := r.D[0].Counters().LocalPrefills; n != 1 {
-			t.Fatalf("decode computed %d prompts", n)
-		}
+		n := r.D[0].Counters().LocalPrefills
+		require.True(t, n == 1, "decode computed %d prompts", n)
 	})
 }
 
@@ -797,9 +788,8 @@ func TestFailedPrefill_NotRetried(t *testing.T) {
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
 		}
 		ask(prompt)
-		if n := legs([]*fakevllm.Server{cached}); n != 2 {
-			t.Errorf("the instance that failed the request got %d prefills", n-1)
-		}
+		n := legs([]*fakevllm.Server{cached})
+		assert.Equal(t, n, 2, "the instance that failed the request got %d prefills", n-1)
 		for _, e := range slices.Concat(r.P, r.D) {
 			e.ClearFaults()
 			e.ForgetRequests()
@@ -833,9 +823,8 @@ func TestRefusedPrompt_NotCounted(t *testing.T) {
 		}
 		ask(strings.Repeat("too many words ", 1<<16), http.StatusBadRequest)
 		for i, home := range homes {
-			if now := ask(chat(i), http.StatusOK); now != home {
-				t.Errorf("chat %d went to %s, then to %s", i, home, now)
-			}
+			now := ask(chat(i), http.StatusOK)
+			assert.True(t, now == home, "chat %d went to %s, then to %s", i, home, now)
 		}
 	}
 }

@@ -115,9 +115,8 @@ func TestRecomputed(t *testing.T) {
 	r := start(t, fakevllm.Ascend, 1, 2, nil)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
 	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if e := r.entry(); e.Outcome != relay.OutcomeBroken || a.err == nil {
-		t.Errorf("outcome %s, the end %v", e.Outcome, a.err)
-	}
+	e := r.entry()
+	assert.True(t, e.Outcome == relay.OutcomeBroken && a.err != nil, "outcome %s, the end %v", e.Outcome, a.err)
 	if list := a.events(); len(list) == 0 || !strings.HasPrefix(list[len(list)-1], `{"error"`) || bytes.Contains(a.body, []byte("recomputed")) {
 		t.Errorf("the client got %s", a.body)
 	}
@@ -186,7 +185,6 @@ func TestMediaIsCounted(t *testing.T) {
 	for _, content := range []string{`"hi"`, `[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"data:,"}}]`} {
 		r.post("/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":`+content+`}],"max_tokens":2}`)
 	}
-	if n := legs(r.P); n != 2 || r.rec.media != 1 {
-		t.Errorf("%d prefills, %d with media", n, r.rec.media)
-	}
+	n := legs(r.P)
+	assert.True(t, n == 2 && r.rec.media == 1, "%d prefills, %d with media", n, r.rec.media)
 }

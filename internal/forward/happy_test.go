@@ -182,9 +182,8 @@ func TestTraceAll(t *testing.T) {
 		} {
 			for _, stream := range []bool{false, true} {
 				a := r.post("/v1/chat/completions", chatBody(stream, ""), tc.headers...)
-				if got := a.header.Get("X-PD-Prefill") == r.P[0].Address() && a.header.Get("X-PD-Decode") == r.D[0].Address(); got != tc.want {
-					t.Errorf("all %v, %v: %v", all, tc.headers, a.header)
-				}
+				got := a.header.Get("X-PD-Prefill") == r.P[0].Address() && a.header.Get("X-PD-Decode") == r.D[0].Address()
+				assert.Equal(t, got, tc.want, "all %v, %v: %v", all, tc.headers, a.header)
 			}
 		}
 	}
@@ -195,9 +194,8 @@ func TestPassthroughAndModels(t *testing.T) {
 	r := start(t, fakevllm.Plain, 1, 1, nil)
 	a := r.post("/tokenize", `{"model":"m","prompt":"a b c"}`)
 	a.require(t, http.StatusOK, `"count"`)
-	if n := len(posted(r.D[0])); n != 1 {
-		t.Fatalf("decode saw %d requests", n)
-	}
+	n := len(posted(r.D[0]))
+	require.True(t, n == 1, "decode saw %d requests", n)
 	get := func(path string) (int, string) {
 		a := r.get(path)
 		return a.status, string(a.body)
@@ -208,9 +206,8 @@ func TestPassthroughAndModels(t *testing.T) {
 	if code, body := get("/v1/models/m"); code != 200 || !strings.Contains(body, `"id":"m"`) || strings.Contains(body, `"data"`) {
 		t.Fatalf("/v1/models/m: %d %s", code, body)
 	}
-	if code, body := get("/v1/models/org/none"); code != 404 || !strings.Contains(body, "does not exist") {
-		t.Fatalf("/v1/models/org/none: %d %s", code, body)
-	}
+	code, body := get("/v1/models/org/none")
+	require.True(t, code == 404 && strings.Contains(body, "does not exist"), "/v1/models/org/none: %d %s", code, body)
 }
 
 // A request for a single instance is retried on a prefill instance before the same decode instance gets it
@@ -298,9 +295,8 @@ func TestRoute_UnsupportedByEngines(t *testing.T) {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, a.body)
 		}
 		assert.Equal(t, asked.Load()-before, 1, "%s: legs", path)
-		if e := r.entry(); e.Outcome != relay.OutcomeClientError || e.DecodeOnly != reason {
-			t.Errorf("%s: %+v", path, e)
-		}
+		e := r.entry()
+		assert.True(t, e.Outcome == relay.OutcomeClientError && e.DecodeOnly == reason, "%s: %+v", path, e)
 	}
 	if a := r.post("/v1/completions/render", `{"model":"m","prompt":"a"}`); a.status != http.StatusForbidden || string(a.body) != `{"error":{"message":"switched off"}}` {
 		t.Errorf("a route that is switched off: %d %s", a.status, a.body)

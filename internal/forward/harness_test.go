@@ -624,9 +624,8 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 	require.Equal(r.t, a.text(r.t), want[0].Text, "text")
 	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
 		events := a.events()
-		if n := strings.Count(string(a.body), "[DONE]"); n != 1 || events[len(events)-1] != "[DONE]" {
-			r.t.Fatalf("%d [DONE] in %q", n, a.body)
-		}
+		n := strings.Count(string(a.body), "[DONE]")
+		require.True(r.t, n == 1 && events[len(events)-1] == "[DONE]", "%d [DONE] in %q", n, a.body)
 		if n := strings.Count(string(a.body), `"role":"assistant"`); chat && n != 1 {
 			r.t.Fatalf("%d role chunks: an attempt leaked into the stream: %s", n, a.body)
 		}
@@ -646,9 +645,8 @@ func (r *rig) checkEngines() {
 	for _, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
 		assert.Len(r.t, s.Violations(), 0, s.Address())
 		assert.Len(r.t, s.BadParams(), 0, "%s: bad KV transfers", s.Address())
-		if c := s.Counters(); c.Crashes > 0 {
-			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
-		}
+		c := s.Counters()
+		assert.True(r.t, c.Crashes <= 0, "%s would have crashed %d times", s.Address(), c.Crashes)
 	}
 	// An answer of known length is complete for the client before the handler ends.
 	eventually(r.t, "nothing is in flight", func() bool {

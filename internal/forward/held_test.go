@@ -89,9 +89,8 @@ func TestBodiesMemory_Bounded(t *testing.T) {
 				}
 			}
 			require.True(t, refused && len(patient) >= 3, "%d bodies of 256 KiB, refused: %v", len(patient), refused)
-			if e := r.entry(); e.Status != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
-				t.Errorf("%+v", e)
-			}
+			e := r.entry()
+			assert.True(t, e.Status == http.StatusServiceUnavailable && e.Outcome == relay.OutcomeUnavailable, "%+v", e)
 			small := chatBody(false, "")
 			r.checkComplete(r.post("/v1/chat/completions", small), true, small)
 			big := longBody(2*limit, false)

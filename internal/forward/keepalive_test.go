@@ -110,9 +110,8 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" || resp.Header.Get("X-Request-Id") == "" {
 			t.Fatalf("%d %v", resp.StatusCode, resp.Header)
 		}
-		if got := readUntil(t, in, ": keep-alive\n\n: keep-alive\n\n: keep-alive\n\n"); strings.Trim(got, ": kep-aliv\n") != "" {
-			t.Errorf("before anything is generated: %q", got)
-		}
+		got := readUntil(t, in, ": keep-alive\n\n: keep-alive\n\n: keep-alive\n\n")
+		assert.Equal(t, strings.Trim(got, ": kep-aliv\n"), "", "before anything is generated: %q", got)
 		close(g.open)
 		rest, err := io.ReadAll(in)
 		require.NoError(t, err)
@@ -158,9 +157,8 @@ func TestKeepAlive_ClientLeaves(t *testing.T) {
 	readUntil(t, bufio.NewReader(resp.Body), ": keep-alive\n\n")
 	leave()
 	_ = resp.Body.Close()
-	if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failure != "" {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.True(t, e.Outcome == relay.OutcomeClientGone && e.Failure == "", "entry %+v", e)
 	r.checkEngines()
 }
 
@@ -171,9 +169,8 @@ func TestKeepAlive_NotStreamed(t *testing.T) {
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400})
 	time.AfterFunc(10*often, func() { close(g.open) }) // longer than the interval, whatever else happens
 	r.checkRefused(scenario{chatPath, false}, r.post(chatPath, chatBody(false, "")), http.StatusBadRequest, "")
-	if e := r.entry(); e.KeepAlives != 0 || e.Late != 0 {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.True(t, e.KeepAlives == 0 && e.Late == 0, "entry %+v", e)
 }
 
 // steppedEngine is a decode engine that sends one part of its answer after another.
@@ -262,9 +259,8 @@ func TestKeepAlive_InPause(t *testing.T) {
 	e.parts <- delta + end
 	close(e.parts)
 	rest, err := io.ReadAll(in)
-	if kept := string(withoutKeepAlives(openai.Messages, rest)); err != nil || kept != delta+end || !strings.HasSuffix(string(rest), end) {
-		t.Errorf("%v: %q", err, rest)
-	}
+	kept := string(withoutKeepAlives(openai.Messages, rest))
+	assert.True(t, err == nil && kept == delta+end && strings.HasSuffix(string(rest), end), "%v: %q", err, rest)
 }
 
 // Bytes that only keep a stream open are no progress and do not extend the limits; each part of a long event
@@ -401,7 +397,6 @@ func TestKeepAlive_NoStream(t *testing.T) {
 	close(g.open)
 	rest, err := io.ReadAll(in)
 	r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
-	if e := r.entry(); e.Failure != leg.BadAnswer || e.Late != http.StatusBadGateway {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.True(t, e.Failure == leg.BadAnswer && e.Late == http.StatusBadGateway, "entry %+v", e)
 }

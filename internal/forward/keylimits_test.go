@@ -69,9 +69,8 @@ func TestKeyLimits(t *testing.T) {
 		if e := r.entry(); a.status == 429 != strings.HasPrefix(e.Refused, "key_limit_") {
 			t.Errorf("%s %s: %d with %q in the access log", tc.key, tc.path, a.status, e.Refused)
 		}
-		if after := a.header.Get("Retry-After"); (after != "") != (a.status == 429) {
-			t.Errorf("%s %s: %d with Retry-After %q", tc.key, tc.path, a.status, after)
-		}
+		after := a.header.Get("Retry-After")
+		assert.Equal(t, (after != ""), (a.status == 429), "%s %s: %d with Retry-After %q", tc.key, tc.path, a.status, after)
 	}
 	want := "[a 1 4 b 2 1 c 1 0 default 1 0]"
 	eventually(t, want, func() bool {
@@ -123,15 +122,13 @@ func TestKeyUse_WithoutBody(t *testing.T) {
 	one := responsesPath + "/" + r.stored("")
 	r.entry()
 	for _, q := range [][2]string{{http.MethodGet, one}, {http.MethodPost, one + "/cancel"}, {http.MethodGet, "/tokenizer_info"}} {
-		if a := do(http.DefaultClient, newRequest(t.Context(), t, q[0], r.URL+q[1], nil, "Key", "a")); a.header.Get("Server") != "uvicorn" {
-			t.Errorf("%s: %d %s", q, a.status, a.body)
-		}
+		a := do(http.DefaultClient, newRequest(t.Context(), t, q[0], r.URL+q[1], nil, "Key", "a"))
+		assert.Equal(t, a.header.Get("Server"), "uvicorn", "%s: %d %s", q, a.status, a.body)
 		r.entry()
 	}
 	for _, u := range table.Usage() {
-		if want := map[string]int64{"a": 3, instance.DefaultKey: 1}[u.Key]; u.Hour.Requests != want {
-			t.Errorf("%s: %d requests, want %d", u.Key, u.Hour.Requests, want)
-		}
+		want := map[string]int64{"a": 3, instance.DefaultKey: 1}[u.Key]
+		assert.Equal(t, u.Hour.Requests, want, "%s: requests", u.Key)
 	}
 }
 

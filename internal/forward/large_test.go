@@ -53,9 +53,8 @@ func TestLargeAnswer_Edited(t *testing.T) {
 	if len(got.Choices) != 1 || got.Choices[0].FinishReason != "length" || len(got.Choices[0].TokenIDs) != 20000 {
 		t.Errorf("%d choices of another end", len(got.Choices))
 	}
-	if n := a.header.Get("Content-Length"); n != strconv.Itoa(len(a.body)) {
-		t.Errorf("Content-Length %s of %d", n, len(a.body))
-	}
+	n := a.header.Get("Content-Length")
+	assert.True(t, n == strconv.Itoa(len(a.body)), "Content-Length %s of %d", n, len(a.body))
 	assert.Equal(t, r.rec.retried(), "decode/aborted", "retried")
 	r.checkEngines()
 }

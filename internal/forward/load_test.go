@@ -202,9 +202,8 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 			if fallback && unavailable.Load() > 0 {
 				t.Errorf("%d clients were turned away in spite of the fallback", unavailable.Load())
 			}
-			if late := unavailable.Load() - before; late > 9 {
-				t.Errorf("%d clients were turned away after the return", late)
-			}
+			late := unavailable.Load() - before
+			assert.True(t, late <= 9, "%d clients were turned away after the return", late)
 			t.Logf("%d served, %d turned away; the two that came back got %d and %d prefills",
 				ok.Load(), unavailable.Load(), legs(r.P[:1]), legs(r.P[1:]))
 			r.checkEngines()

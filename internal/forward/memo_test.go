@@ -30,9 +30,8 @@ func TestHeadersOfOneConnection(t *testing.T) {
 				q.Header.Set(name, value)
 			}
 		}
-		if a := do(one, q); a.err != nil || a.status != http.StatusOK {
-			t.Fatalf("turn %d: %d %s, %v", i, a.status, a.body, a.err)
-		}
+		a := do(one, q)
+		require.True(t, a.err == nil && a.status == http.StatusOK, "turn %d: %d %s, %v", i, a.status, a.body, a.err)
 	}
 	ids := make([]string, len(turns))
 	for _, engine := range []*fakevllm.Server{r.P[0], r.D[0]} {

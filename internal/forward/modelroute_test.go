@@ -137,9 +137,8 @@ func TestModelRoute_AnswersWithItsName(t *testing.T) {
 			if all := strings.Count(string(a.body), `"model":`); named == 0 || named != all {
 				t.Errorf("%s, stream %v: %d of %d models are the alias in %s", c.path, stream, named, all, a.body)
 			}
-			if e := r.entry(); e.Model != alias || e.Target != "new" {
-				t.Errorf("entry %+v", e)
-			}
+			e := r.entry()
+			assert.True(t, e.Model == alias && e.Target == "new", "entry %+v", e)
 		}
 	}
 	form := strings.Replace(audioForm(nil), "\r\nm\r\n", "\r\n"+alias+"\r\n", 1)
@@ -153,9 +152,8 @@ func TestModelRoute_ExplainsShare(t *testing.T) {
 	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"80:new", "20:old"}}, nil)
 	for range 2 {
 		p := r.explain(chatOf("chat", false))
-		if want := map[string]float64{"new": 0.8, "old": 0.2}[p.Target]; p.Share == 0 || p.Share != want {
-			t.Errorf("target %q, share %v", p.Target, p.Share)
-		}
+		want := map[string]float64{"new": 0.8, "old": 0.2}[p.Target]
+		assert.True(t, p.Share != 0 && p.Share == want, "target %q, share %v", p.Target, p.Share)
 		r.targetOf("chat", false)
 	}
 }
@@ -170,12 +168,10 @@ func TestModelRoute_StreamContinues(t *testing.T) {
 		body := sixtyBody(chatPath, `,"ignore_eos":true`)
 		a := r.post(chatPath, strings.Replace(body, `"m"`, `"chat"`, 1))
 		r.checkOne(a, chatPath, body, engineOptions(func(*fakevllm.Options) {}))
-		if n := strings.Count(string(a.body), `"model":`); n == 0 || n != strings.Count(string(a.body), `"model":"chat"`) {
-			t.Errorf("models in %s", a.body)
-		}
-		if e := r.entry(); e.Continued != 1 {
-			t.Errorf("entry %+v", e)
-		}
+		n := strings.Count(string(a.body), `"model":`)
+		assert.True(t, n != 0 && n == strings.Count(string(a.body), `"model":"chat"`), "models in %s", a.body)
+		e := r.entry()
+		assert.Equal(t, e.Continued, 1, "entry %+v", e)
 	}
 }
 

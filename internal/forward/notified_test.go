@@ -90,9 +90,8 @@ func TestNotificationLost(t *testing.T) {
 	d := w.leg(instance.Decode)
 	assert.True(t, d.tag == second.tag, "decode reads what %s left, not %s", d.tag, second.tag)
 	d.reply(streams)
-	if e := w.checkServed(got); e.Failed != 1 || e.Prefill != second.address {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.True(t, e.Failed == 1 && e.Prefill == second.address, "%+v", e)
 	assert.Equal(t, w.rig.rec.retried(), "prefill/not_notified", "retried")
 }
 
@@ -118,18 +117,16 @@ func TestNotificationsNeverCome(t *testing.T) {
 		d := w.leg(instance.Decode)
 		assert.True(t, d.tag == "" && !strings.Contains(string(d.body), "kv_transfer_params"), "decode-only: %s", d.body)
 		d.reply(streams)
-		if e := w.checkServed(got); e.DecodeOnly != "not_notified" || (e.Failed == 1) != prefill {
-			t.Errorf("%+v", e)
-		}
+		e := w.checkServed(got)
+		assert.True(t, e.DecodeOnly == "not_notified" && (e.Failed == 1) == prefill, "%+v", e)
 	}
 	for range 3 {
 		assert.Len(t, w.rig.handler.Unnotified(), 0, "bypassed too early")
 		serve(true)
 	}
 	const expected = "tcp://10.0.0.1:8500 of the proxy (--lmcache-notify)"
-	if list := w.rig.handler.Unnotified(); len(list) != 1 || list[w.P[0].Key] != expected {
-		t.Errorf("bypassed: %v", list)
-	}
+	list := w.rig.handler.Unnotified()
+	assert.True(t, len(list) == 1 && list[w.P[0].Key] == expected, "bypassed: %v", list)
 	for range 5 {
 		serve(false)
 	}
@@ -192,9 +189,8 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 		w.notifyAll(p)
 		p.reply(ok)
 		w.leg(instance.Decode).reply(streams)
-		if e := w.checkServed(got); e.DecodeOnly != "" || e.Failed != 0 {
-			t.Errorf("%+v", e)
-		}
+		e := w.checkServed(got)
+		assert.True(t, e.DecodeOnly == "" && e.Failed == 0, "%+v", e)
 	}
 }
 
@@ -207,9 +203,8 @@ func TestNotifications_NoneArrive(t *testing.T) {
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != "not_notified" || e.Failed != 2 {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.True(t, e.DecodeOnly == "not_notified" && e.Failed == 2, "%+v", e)
 }
 
 // If the client leaves while prefill computes, between prefill's answer and the notifications, or while
@@ -232,9 +227,8 @@ func TestNotifiedClientLeaves(t *testing.T) {
 				l = w.leg(instance.Decode)
 			}
 			leave()
-			if e := w.rig.entry(); e.Outcome != relay.OutcomeClientGone {
-				t.Errorf("%+v", e)
-			}
+			e := w.rig.entry()
+			assert.Equal(t, e.Outcome, relay.OutcomeClientGone, "%+v", e)
 			await(t, "the end of the leg", l.left)
 			<-got
 			eventually(t, "the wait is over", func() bool { return w.waits.over.Load() == 1 })
@@ -254,9 +248,8 @@ func TestNotifiedPrefillRefuses(t *testing.T) {
 	d := w.leg(instance.Decode)
 	assert.Equal(t, w.rig.sched.InFlight(w.D[0].Key), 1, "legs in flight at decode")
 	d.reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != "forced_tool" {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.Equal(t, e.DecodeOnly, "forced_tool", "%+v", e)
 }
 
 // If an instance of the pair leaves the membership or restarts while prefill computes, or while the proxy
@@ -292,9 +285,8 @@ func TestNotifiedInstanceRemoved(t *testing.T) {
 				d := w.leg(instance.Decode)
 				assert.True(t, d.tag == again.tag, "decode reads %s, sent was %s", d.tag, again.tag)
 				d.reply(streams)
-				if e := w.checkServed(got); e.Failed != 1 {
-					t.Errorf("%+v", e)
-				}
+				e := w.checkServed(got)
+				assert.Equal(t, e.Failed, 1, "%+v", e)
 				assert.Equal(t, w.rig.rec.retried(), string(role)+"/gone", "retried")
 			})
 		}
@@ -319,9 +311,8 @@ func TestNotifiedUnfit(t *testing.T) {
 			}
 			got := w.begin(t.Context(), chatBody(true, ""))
 			w.leg(instance.Decode).reply(streams)
-			if e := w.checkServed(got); e.DecodeOnly != want {
-				t.Errorf("%+v", e)
-			}
+			e := w.checkServed(got)
+			assert.Equal(t, e.DecodeOnly, want, "%+v", e)
 		})
 	}
 }
@@ -337,9 +328,8 @@ func TestNotified_Unreceivable(t *testing.T) {
 	c.unheard.Store(&all)
 	got := w.begin(t.Context(), chatBody(true, ""))
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != "not_heard" || e.Prefill != "" || e.Failed != 0 {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.True(t, e.DecodeOnly == "not_heard" && e.Prefill == "" && e.Failed == 0, "%+v", e)
 }
 
 // unheardNotifications cannot receive the notifications of one instance.

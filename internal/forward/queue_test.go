@@ -145,9 +145,8 @@ func sendQueued(t *testing.T, r *rig, q *admission.Queues, names ...string) []st
 		class, rest, _ := strings.Cut(name, "/")
 		key, _, _ := strings.Cut(rest, "/")
 		clients.Go(func() {
-			if a := r.post(queuedPath, queuedBody(name), "X-Priority", class, "X-Key", key, "X-Highest", "interactive"); a.status != http.StatusOK {
-				t.Errorf("%s: %d %s", name, a.status, a.body)
-			}
+			a := r.post(queuedPath, queuedBody(name), "X-Priority", class, "X-Key", key, "X-Highest", "interactive")
+			assert.Equal(t, a.status, http.StatusOK, "%s: %s", name, a.body)
 		})
 		waiting(t, q, i+1)
 	}
@@ -418,9 +417,8 @@ func TestQueueAgain_Ends(t *testing.T) {
 				q.Close()
 			}
 			client.Wait()
-			if e := r.entry(); e.Outcome != tt.outcome {
-				t.Errorf("%+v", e)
-			}
+			e := r.entry()
+			assert.Equal(t, e.Outcome, tt.outcome, "%+v", e)
 		})
 	}
 }
@@ -559,9 +557,8 @@ func TestQueue_StoredResponse(t *testing.T) {
 	defer client.Wait()
 	defer leave()
 	eventually(t, "the stream", func() bool { return r.D[0].Counters().Faults == 1 })
-	if a := r.post(queuedPath, queuedBody("x"), "X-Request-Timeout", "1"); a.status != http.StatusOK || seen.of("default waited") != 0 {
-		t.Errorf("%d %s: %v", a.status, a.body, seen.seen)
-	}
+	a := r.post(queuedPath, queuedBody("x"), "X-Request-Timeout", "1")
+	assert.True(t, a.status == http.StatusOK && seen.of("default waited") == 0, "%d %s: %v", a.status, a.body, seen.seen)
 }
 
 // A client leaves while its request waits, in the queue or to be sent again. Its key is charged for the
@@ -606,9 +603,8 @@ func TestQueue_KeyLimit(t *testing.T) {
 			if i == 0 && tc.computed {
 				continue
 			}
-			if a := r.post(queuedPath, queuedBody("x"), "X-Key", "a"); a.status != want {
-				t.Errorf("%+v: %d %s, want %d", tc, a.status, a.body, want)
-			}
+			a := r.post(queuedPath, queuedBody("x"), "X-Key", "a")
+			assert.Equal(t, a.status, want, "%+v: %s", tc, a.body)
 		}
 	}
 }
@@ -676,9 +672,8 @@ func TestQueueEnginePriority(t *testing.T) {
 			}
 			return in
 		})
-		if a := r.post(queuedPath, `{`+tc.body+queuedBody("x")[1:], "X-Priority", tc.class, "X-Api-Key", tc.key); a.status != http.StatusOK {
-			t.Errorf("%v: %d %s", tc, a.status, a.body)
-		}
+		a := r.post(queuedPath, `{`+tc.body+queuedBody("x")[1:], "X-Priority", tc.class, "X-Api-Key", tc.key)
+		assert.Equal(t, a.status, http.StatusOK, "%v: %s", tc, a.body)
 		for role, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
 			requests := engine.Requests()
 			body := string(requests[slices.IndexFunc(requests, func(r fakevllm.Request) bool { return r.Path == queuedPath })].Body)

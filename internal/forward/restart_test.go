@@ -156,9 +156,8 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
 			t.Errorf("%+v, retried %q", e, r.rec.retried())
 		}
-		if d := r.D[0].Counters(); d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 {
-			t.Errorf("%+v", d)
-		}
+		d := r.D[0].Counters()
+		assert.True(t, d.TransfersLoaded == 1 && d.TransfersRefused == 0 && d.LocalPrefills == 0, "%+v", d)
 	})
 }
 
@@ -200,8 +199,7 @@ func TestUnannouncedRestart(t *testing.T) {
 		r.rec.onHanded = func() { r.restart(r.P[0], false) }
 		body := chatBody(true, "")
 		r.afterRestart(r.post(chatPath, body), body)
-		if d := r.D[0].Counters(); d.TransfersRefused != 1 || d.TransfersLoaded+d.LocalPrefills != 1 {
-			t.Errorf("%+v", d)
-		}
+		d := r.D[0].Counters()
+		assert.True(t, d.TransfersRefused == 1 && d.TransfersLoaded+d.LocalPrefills == 1, "%+v", d)
 	})
 }

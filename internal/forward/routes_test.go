@@ -123,9 +123,8 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 			"%s without the key: %d %s, %d engines", row.Route, a.status, a.body, len(got))
 		r.request(t, url, row, path, body, contentType, "X-Api-Key", adminKey)
 		for _, e := range engines {
-			if n := len(received(e, row.Route.Method(), path)); n != 1 {
-				t.Errorf("%s: an engine got %d requests", row.Route, n)
-			}
+			n := len(received(e, row.Route.Method(), path))
+			assert.True(t, n == 1, "%s: an engine got %d requests", row.Route, n)
 		}
 	case routes.Answered:
 		// For the list of models, the proxy itself sends the engines a GET.

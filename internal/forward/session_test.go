@@ -32,9 +32,8 @@ func TestSessionsKeepTheirPair(t *testing.T) {
 		first := pairOf(r, "Session-Id", id)
 		pairs[first] = true
 		for range 3 {
-			if next := pairOf(r, "Session-Id", id); next != first {
-				t.Errorf("session %s went from %s to %s", id, first, next)
-			}
+			next := pairOf(r, "Session-Id", id)
+			assert.True(t, next == first, "session %s went from %s to %s", id, first, next)
 		}
 	}
 	assert.True(t, len(pairs) >= 2, "all sessions are on %v", pairs)
@@ -65,9 +64,8 @@ func TestSession_InstanceLost(t *testing.T) {
 func TestSessionHeader_IgnoredByDefault(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 2, 2, nil)
-	if a, b := pairOf(r, "Session-Id", "s"), pairOf(r, "Session-Id", "s"); a == b {
-		t.Errorf("both requests went to %s", a)
-	}
+	a, b := pairOf(r, "Session-Id", "s"), pairOf(r, "Session-Id", "s")
+	assert.True(t, a != b, "both requests went to %s", a)
 }
 
 // A session whose instance is overloaded is served by another one, and the answer and the log have the
@@ -91,9 +89,8 @@ func TestSession_SkipsOverloaded(t *testing.T) {
 		t.Errorf("served by %s: %q in the answer, %q in the log", then.Get("X-Pd-Decode"), then.Get("X-Pd-Elsewhere"), e.Elsewhere())
 	}
 	r.sched.Loads.SetOthers(nil)
-	if back := ask().header; back.Get("X-Pd-Decode") != home {
-		t.Errorf("idle again, and %s serves", back.Get("X-Pd-Decode"))
-	}
+	back := ask().header
+	assert.True(t, back.Get("X-Pd-Decode") == home, "idle again, and %s serves", back.Get("X-Pd-Decode"))
 	r.checkEngines()
 }
 

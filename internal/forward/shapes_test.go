@@ -126,9 +126,8 @@ func TestClientLeaves_BetweenLegs(t *testing.T) {
 				eventually(t, "the server notices", func() bool { return r.ended.Load() > 0 })
 			}}
 		})
-		if a := r.postCtx(ctx, q.path, q.body("")); a.err == nil {
-			t.Fatal("the client did not leave")
-		}
+		a := r.postCtx(ctx, q.path, q.body(""))
+		require.True(t, a.err != nil, "the client did not leave")
 		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failed != 0 && r.rec.retried() != "" {
 			t.Fatalf("entry %+v", e)
 		}

@@ -38,12 +38,10 @@ func TestKVTransfer_EndsWhileDecodeSilent(t *testing.T) {
 		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.TransferExpired)) })
 		r.D[0].ClearFaults()
 		r.checkWhole(q, <-done)
-		if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[0].Address() || e.Outcome != relay.OutcomeOK {
-			t.Errorf("entry %+v", e)
-		}
-		if n := legs(r.P); n < 2 {
-			t.Errorf("%d prefills", n)
-		}
+		e := r.entry()
+		assert.True(t, e.DecodeOnly == "" && e.Decode == r.D[0].Address() && e.Outcome == relay.OutcomeOK, "entry %+v", e)
+		n := legs(r.P)
+		assert.True(t, n >= 2, "%d prefills", n)
 		r.rec.mu.Lock()
 		defer r.rec.mu.Unlock()
 		assert.True(t, len(r.rec.spent) != 0 && r.rec.spent[0] == leg.TransferExpired,
@@ -62,9 +60,8 @@ func TestOnlyDecode_Silent(t *testing.T) {
 		r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
 		hangDecode(t, r)
 		r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, "did not answer in time")
-		if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Failed != 1 {
-			t.Errorf("entry %+v", e)
-		}
+		e := r.entry()
+		assert.True(t, e.Failure == leg.FirstByteTimeout && e.Failed == 1, "entry %+v", e)
 	})
 }
 

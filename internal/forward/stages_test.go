@@ -196,9 +196,8 @@ func TestStages_SumToTotal(t *testing.T) {
 		var e forward.Entry
 		askOnce(t, handlerOf(t, up, func(o *forward.Options) { o.Recorder = lastEntry{last: &e} }), stream)
 		s := e.Stages
-		if sum := s.Queue + s.Retry + s.Prefill + s.Handover + s.Decode; sum != e.Duration || sum == 0 {
-			t.Errorf("stages %v make %v of %v", s, sum, e.Duration)
-		}
+		sum := s.Queue + s.Retry + s.Prefill + s.Handover + s.Decode
+		assert.True(t, sum == e.Duration && sum != 0, "stages %v make %v of %v", s, sum, e.Duration)
 		if s.Queue == 0 || s.Prefill == 0 || s.Decode == 0 || (s.Handover > 0) != stream || (e.FirstToken > 0) != stream || (e.Gap > 0) != stream || s.Retry != 0 {
 			t.Errorf("stream %t: %+v, first token %v, then one each %v", stream, s, e.FirstToken, e.Gap)
 		}

@@ -55,9 +55,8 @@ func TestStoredResponses_FoundByID(t *testing.T) {
 	for range 8 {
 		id := r.stored("")
 		before := r.storedRequests()
-		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
-			t.Fatalf("%d %s", status, body)
-		}
+		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+		require.True(t, status == http.StatusOK && strings.Contains(body, `"id":"`+id+`"`), "%d %s", status, body)
 		a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
 		require.True(t, a.status == http.StatusOK && a.header.Get("X-PD-Decode-Only") == bypass.StoredResponse,
 			"%d %s", a.status, a.body)
@@ -97,9 +96,8 @@ func TestStoredResponses_EscapedID(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	for id, escaped := range map[string]string{"resp_10:54": "resp_10%3A54", "resp_a b": "resp_a%20b", "resp_50%": "resp_50%25", "resp_é": "resp_%C3%A9"} {
 		require.Equal(t, r.stored(`,"request_id":"`+id+`"`), id)
-		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+escaped); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
-			t.Errorf("%s: %d %s", id, status, body)
-		}
+		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+escaped)
+		assert.True(t, status == http.StatusOK && strings.Contains(body, `"id":"`+id+`"`), "%s: %d %s", id, status, body)
 	}
 	// A question mark would begin the query string: no instance is queried for the shortened id.
 	before := r.storedRequests()
@@ -118,9 +116,8 @@ func TestStoredResponses_LostWithEngine(t *testing.T) {
 	notFound := "Response with id '" + id + "' not found."
 	r.D[0].Kill()
 	require.NoError(t, r.D[0].Restart(t.Context()))
-	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
-		t.Errorf("%d %s", status, body)
-	}
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+	assert.True(t, status == http.StatusNotFound && strings.Contains(body, notFound), "%d %s", status, body)
 	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
 	r.entry() // created it
 	r.entry() // queried it
@@ -145,9 +142,8 @@ func TestStoredResponses_Draining(t *testing.T) {
 	d := instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
 	d.Intent = instance.Drain
 	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
-	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
-		t.Errorf("%d %s", status, body)
-	}
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+	assert.Equal(t, status, http.StatusOK, body)
 	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
 	assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
 }
@@ -173,12 +169,10 @@ func TestStoredResponses_Unreachable(t *testing.T) {
 	for _, d := range r.D {
 		d.Kill()
 	}
-	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
-		t.Errorf("%d %s", status, body)
-	}
-	if e := r.entry(); e.Endpoint != responsesPath {
-		t.Errorf("entry %+v", e)
-	}
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+	assert.Equal(t, status, http.StatusServiceUnavailable, body)
+	e := r.entry()
+	assert.Equal(t, e.Endpoint, responsesPath, "entry %+v", e)
 	if e := r.entry(); e.Endpoint != "/v1/responses/{response_id}" || e.Outcome != relay.OutcomeUnavailable || e.Method != http.MethodGet {
 		t.Errorf("entry %+v", e)
 	}
@@ -189,9 +183,8 @@ func TestResponsesInTheBackground(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
 	id := r.stored(`,"background":true`)
-	if e := r.entry(); e.DecodeOnly != "background" {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.Equal(t, e.DecodeOnly, "background", "entry %+v", e)
 	deadline := time.Now().Add(waitLimit)
 	for {
 		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
@@ -238,9 +231,8 @@ func TestStoredResponses_AnyInstance(t *testing.T) {
 			d := instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
 			change(d)
 			r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
-			if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
-				t.Errorf("%d %s", status, body)
-			}
+			status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+			assert.Equal(t, status, http.StatusOK, body)
 			a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
 			assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
 		})
@@ -253,7 +245,6 @@ func TestStoredResponses_MembershipUnread(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	id := r.stored("")
 	r.members.p.Store(instance.NewSnapshot(0, nil))
-	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
-		t.Errorf("%d %s", status, body)
-	}
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+	assert.Equal(t, status, http.StatusServiceUnavailable, body)
 }

@@ -101,9 +101,8 @@ func TestTraceHasBothLegs(t *testing.T) {
 				}
 				assert.True(t, ok && s.Parent() == root.ID(), "%s: %v, whose parent should be %s", name, s, root.ID())
 			}
-			if e := byName["decode"].Events; len(e) != 1 || e[0].Name != "first token" {
-				t.Errorf("events of decode: %v", e)
-			}
+			e := byName["decode"].Events
+			assert.True(t, len(e) == 1 && e[0].Name == "first token", "events of decode: %v", e)
 			for name, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
 				h := sentTo(t, engine, "/v1/chat/completions")
 				assert.Equal(t, h.Get("Traceparent"), "00-"+clientTrace+"-"+byName[name].ID()+"-01", "%s got traceparent", name)
@@ -125,9 +124,8 @@ func TestTraceOfARetry(t *testing.T) {
 	require.NoError(t, tracer.Close(t.Context()))
 	var prefills []string
 	for _, s := range c.Spans() {
-		if text := protojson.Format(s.Span); strings.Contains(text, "THE-PROMPT") {
-			t.Errorf("the prompt is in %s", text)
-		}
+		text := protojson.Format(s.Span)
+		assert.True(t, !strings.Contains(text, "THE-PROMPT"), "the prompt is in %s", text)
 		if s.Name == "prefill" {
 			prefills = append(prefills, s.Attribute("error.type"))
 		}
@@ -163,9 +161,8 @@ func TestTrace_ClassOfLeg(t *testing.T) {
 			r.post(tc.path, tc.body)
 			r.entry()
 			require.NoError(t, tracer.Close(t.Context()))
-			if want := []string{string(role) + "/" + tc.class}; !slices.Equal(r.rec.failed, want) {
-				t.Errorf("failed legs %q, want %q", r.rec.failed, want)
-			}
+			want := []string{string(role) + "/" + tc.class}
+			assert.True(t, slices.Equal(r.rec.failed, want), "failed legs %q, want %q", r.rec.failed, want)
 			class := ""
 			for _, span := range c.Spans() {
 				if span.Name == string(role) && span.Attribute("error.type") != "" {
@@ -197,9 +194,8 @@ func TestUnsampledTrace(t *testing.T) {
 		}
 	}
 	require.NoError(t, tracer.Close(t.Context()))
-	if spans := c.Spans(); len(spans) > 0 {
-		t.Errorf("%d spans", len(spans))
-	}
+	spans := c.Spans()
+	assert.True(t, len(spans) <= 0, "%d spans", len(spans))
 }
 
 // Without tracing, a client's traceparent is passed on unchanged.
@@ -207,12 +203,10 @@ func TestTracingOff(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	own := "00-" + clientTrace + "-" + clientSpan + "-01"
-	if a := r.post("/v1/chat/completions", chatBody(true, ""), "traceparent", own, "tracestate", "vendor=1"); a.status != http.StatusOK {
-		t.Fatal(a.status, string(a.body))
-	}
+	a := r.post("/v1/chat/completions", chatBody(true, ""), "traceparent", own, "tracestate", "vendor=1")
+	require.Equal(t, a.status, http.StatusOK, string(a.body))
 	for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
-		if h := sentTo(t, s, "/v1/chat/completions"); h.Get("Traceparent") != own || h.Get("Tracestate") != "vendor=1" {
-			t.Errorf("%v", h)
-		}
+		h := sentTo(t, s, "/v1/chat/completions")
+		assert.True(t, h.Get("Traceparent") == own && h.Get("Tracestate") == "vendor=1", "%v", h)
 	}
 }

@@ -82,9 +82,8 @@ func TestAnswerOfUnknownLength(t *testing.T) {
 				if w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), want) {
 					t.Errorf("status %d, %d bytes of %d", w.Code, w.Body.Len(), n)
 				}
-				if got := w.Header().Get("Content-Length"); got != strconv.Itoa(n) {
-					t.Errorf("Content-Length %q, want %d", got, n)
-				}
+				got := w.Header().Get("Content-Length")
+				assert.True(t, got == strconv.Itoa(n), "Content-Length %q, want %d", got, n)
 			})
 		}
 	}
@@ -122,9 +121,8 @@ func TestShortAnswer_MemoryOfOwnSize(t *testing.T) { //nolint:paralleltest // se
 		require.Equal(t, w.n, 2<<10, "bytes")
 	}
 	runtime.ReadMemStats(&after)
-	if each := (after.TotalAlloc - before.TotalAlloc) / requests; each > 64<<10 {
-		t.Errorf("%d KiB for an answer of 2", each>>10)
-	}
+	each := (after.TotalAlloc - before.TotalAlloc) / requests
+	assert.True(t, each <= 64<<10, "%d KiB for an answer of 2", each>>10)
 }
 
 // An engine that shuts down may answer with status 200 and nothing else. That is not an answer.

@@ -124,9 +124,8 @@ func (w wrongPair) test(t *testing.T) {
 			if e.DecodeOnly != w.reason || a.header.Get("X-PD-Decode-Only") != w.reason || e.Prefill != "" || legs(r.P) != 0 {
 				t.Errorf("decode-only %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
 			}
-			if n := r.D[0].Counters(); n.TransfersLoaded+n.WrongKV+n.KVParams != 0 {
-				t.Errorf("decode got a KV transfer: %+v", n)
-			}
+			n := r.D[0].Counters()
+			assert.Equal(t, n.TransfersLoaded+n.WrongKV+n.KVParams, 0, "decode got a KV transfer: %+v", n)
 		}
 		r.checkEngines()
 	}

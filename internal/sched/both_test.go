@@ -51,9 +51,8 @@ func TestBothRoles_SharedLoad(t *testing.T) {
 		held = append(held, pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"}))
 	}
 	for _, k := range []instance.Key{{Role: instance.Prefill, Address: "x:1"}, {Role: instance.Decode, Address: "x:1"}} {
-		if n := s.InFlight(k); n != 8 {
-			t.Errorf("%s has %d in flight", k, n)
-		}
+		n := s.InFlight(k)
+		assert.True(t, n == 8, "%s has %d in flight", k, n)
 	}
 	for range 8 {
 		a := pick(t, s, sched.Request{Role: instance.Decode, Model: "m"})
@@ -103,9 +102,8 @@ func TestPair_WithItselfAsLastResort(t *testing.T) {
 	// An instance that was tried does not count as another one.
 	delete(out, instance.Key{Role: instance.Decode, Address: other})
 	tried := []instance.Key{{Role: instance.Decode, Address: other}}
-	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p, Tried: tried}); d.Instance.Address != p.Instance.Address {
-		t.Errorf("a leg goes to %s, which was tried", d.Instance.Address)
-	}
+	d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p, Tried: tried})
+	assert.True(t, d.Instance.Address == p.Instance.Address, "a leg goes to %s, which was tried", d.Instance.Address)
 	// Without another instance, it is not picked for prefill: no instance could take its KV transfer.
 	src.set(bothRoles("x:1")...)
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrSelf) || !errors.Is(err, sched.ErrNone) {

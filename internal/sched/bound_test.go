@@ -47,12 +47,10 @@ func TestSession_LeavesOverloaded(t *testing.T) {
 	if next.Instance == home || next.Elsewhere != "session_overloaded("+home.Address+")" || next.Policy != policy.Session {
 		t.Errorf("with 9 of 9 in flight it went to %s by %s: %q", next.Instance.Key, next.Policy, next.Elsewhere)
 	}
-	if again := pick(one); again.Instance != next.Instance {
-		t.Errorf("then to %s and to %s", next.Instance.Key, again.Instance.Key)
-	}
-	if got := elsewhereCounts(s, instance.Decode); got["session_overloaded"] != 2 || len(got) != 1 {
-		t.Errorf("counted: %v", got)
-	}
+	again := pick(one)
+	assert.Equal(t, again.Instance, next.Instance, "then to %s and to %s", next.Instance.Key, again.Instance.Key)
+	got := elsewhereCounts(s, instance.Decode)
+	assert.True(t, got["session_overloaded"] == 2 && len(got) == 1, "counted: %v", got)
 	for _, a := range held[:2] {
 		a.Done()
 	}

@@ -334,10 +334,8 @@ func TestCounter_TwoCacheLines(t *testing.T) {
 		t.Errorf("a counter takes %d bytes; objects of more than 112 and up to 128 have two lines each", size)
 	}
 	sum, ok := reflect.TypeFor[policy.Load]().FieldByName("sum") // the last of these fields
-	if end := unsafe.Offsetof(c.load) + sum.Offset + sum.Type.Size(); !ok || end > 64 {
-		t.Errorf("what is needed often ends at byte %d, want 64 at most", end)
-	}
-	if size := unsafe.Sizeof(rankLoad{}); size%64 != 0 {
-		t.Errorf("the load of a rank takes %d bytes, no whole lines", size)
-	}
+	end := unsafe.Offsetof(c.load) + sum.Offset + sum.Type.Size()
+	assert.True(t, ok && end <= 64, "what is needed often ends at byte %d, want 64 at most", end)
+	size := unsafe.Sizeof(rankLoad{})
+	assert.Equal(t, size%64, 0, "the load of a rank takes %d bytes, no whole lines", size)
 }

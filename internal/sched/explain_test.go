@@ -44,9 +44,8 @@ func TestExplain_MatchesPick(t *testing.T) {
 			}
 			before := counted(s)
 			e := s.Explain(r)
-			if now := counted(s); !reflect.DeepEqual(before, now) {
-				t.Fatalf("counted %v, before %v", now, before)
-			}
+			now := counted(s)
+			require.True(t, reflect.DeepEqual(before, now), "counted %v, before %v", now, before)
 			a, err := s.Pick(r)
 			require.True(t, err == nil && e.Err == nil, "%v %v", err, e.Err)
 			if e.Policy != a.Policy || e.Assignment.Tokens != a.Tokens || e.Revision != a.Revision {
@@ -86,9 +85,8 @@ func TestTentativePick(t *testing.T) {
 		require.True(t, err == nil && a.Cached == 0, "%v %v", a.Cached, err)
 		a.Done()
 	}
-	if now := counted(s); !reflect.DeepEqual(before, now) {
-		t.Errorf("counted %v, before %v", now, before)
-	}
+	now := counted(s)
+	assert.True(t, reflect.DeepEqual(before, now), "counted %v, before %v", now, before)
 	a, _ := s.Pick(r)
 	a.Confirm()
 	a.Confirm()

@@ -49,9 +49,8 @@ func TestLabels(t *testing.T) {
 	e := s.Explain(Request{Role: instance.Decode, Model: "m", Labels: canary})
 	for _, c := range e.Candidates {
 		in, _ := src.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: c.Address})
-		if want := map[string]string{"stable": OutLabels}[in.Record.Labels["tier"]]; c.Out != want {
-			t.Errorf("%s is out for %q, want %q", c.Address, c.Out, want)
-		}
+		want := map[string]string{"stable": OutLabels}[in.Record.Labels["tier"]]
+		assert.Equal(t, c.Out, want, "%s is out for", c.Address)
 	}
 	p, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: canary})
 	require.NoError(t, err)

@@ -133,9 +133,8 @@ func TestPick_DoesNotWaitForPrepare(t *testing.T) {
 	}()
 	select {
 	case got := <-picked:
-		if want := "d:2 <nil>"; got != want {
-			t.Errorf("picked %s, want %s", got, want)
-		}
+		want := "d:2 <nil>"
+		assert.Equal(t, got, want, "picked")
 	case <-time.After(10 * time.Second):
 		t.Error("the pick waits for an index that it does not need")
 	}

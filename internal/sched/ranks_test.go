@@ -48,9 +48,8 @@ func TestRanks_Share(t *testing.T) {
 		require.Len(t, got, 7, "targets")
 		for target, weight := range map[string]float64{"a:1#0": 1, "a:1#1": 1, "a:1#2": 1, "a:1#3": 1, "b:1": 1, "c:1#0": .5, "c:1#1": .5} {
 			want := weight / 6 * n
-			if off := float64(got[target]) / want; off < .85 || off > 1.15 {
-				t.Errorf("%s: %d, want %.0f", target, got[target], want)
-			}
+			off := float64(got[target]) / want
+			assert.True(t, !(off < .85) && !(off > 1.15), "%s: %d, want %.0f", target, got[target], want)
 		}
 	})
 }
@@ -75,9 +74,8 @@ func TestTooManyRanks(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]int{-1: 1, 0: 1, 1: 1, 2: 2, instance.MaxRanks: instance.MaxRanks, instance.MaxRanks + 1: 1} {
 		s, _ := build(nil, inst(instance.Decode, "a:1", ranks(n)))
-		if got := pickCounts(t, s, 2*instance.MaxRanks, decode("m")); len(got) != want {
-			t.Errorf("dp_size %d: %d targets", n, len(got))
-		}
+		got := pickCounts(t, s, 2*instance.MaxRanks, decode("m"))
+		assert.Equal(t, len(got), want, "dp_size %d: targets", n)
 	}
 }
 
@@ -231,12 +229,10 @@ func TestRanks_MemoryAndLoad(t *testing.T) {
 		assert.True(t, is == want && (is.Waiting > 0) == (rank == a.Rank), "rank %d: %+v, want %+v", rank, is, want)
 	}
 	a.Done()
-	if got := s.Ranks(in); len(got) != 3 || got[a.Rank] != (sched.RankLoad{Prompts: all}) {
-		t.Errorf("after its end: %+v", got)
-	}
-	if got := s.Ranks(inst(instance.Prefill, "unknown:1")); got != nil {
-		t.Errorf("one that is not known: %+v", got)
-	}
+	got := s.Ranks(in)
+	assert.True(t, len(got) == 3 && got[a.Rank] == (sched.RankLoad{Prompts: all}), "after its end: %+v", got)
+	got = s.Ranks(inst(instance.Prefill, "unknown:1"))
+	assert.True(t, got == nil, "one that is not known: %+v", got)
 	byTurns, _ := chosenBy(t, "round_robin", nil, false, in)
 	if _, ok := byTurns.Remembered(instance.Prefill); ok {
 		t.Error("round_robin remembers prompts")

@@ -194,9 +194,8 @@ func TestLongLegsAreSpread(t *testing.T) {
 			continue
 		}
 		s.Loads.Each(func(k instance.Key, inFlight int64) {
-			if most := int64((picked+1)/n) + 1; inFlight > most {
-				t.Errorf("%s has %d of %d", k.Address, inFlight, picked+1)
-			}
+			most := int64((picked+1)/n) + 1
+			assert.True(t, inFlight <= most, "%s has %d of %d", k.Address, inFlight, picked+1)
 		})
 	}
 }
@@ -340,18 +339,16 @@ func TestInFlight_OutlivesSnapshot(t *testing.T) {
 	if _, err := s.Pick(decode("m")); err == nil {
 		t.Fatal("picked one that left")
 	}
-	if n := s.InFlight(k); n != 1 {
-		t.Fatalf("in flight %d while the request runs", n)
-	}
+	n := s.InFlight(k)
+	require.True(t, n == 1, "in flight %d while the request runs", n)
 	src.set(inst(instance.Decode, "d:1"))
 	b := pick(t, s, decode("m"))
 	require.Equal(t, s.InFlight(k), 2, "in flight")
 	a.Done()
 	a.Done()
 	b.Done()
-	if n := s.InFlight(k); n != 0 {
-		t.Fatalf("in flight %d after the end", n)
-	}
+	n = s.InFlight(k)
+	require.True(t, n == 0, "in flight %d after the end", n)
 	var none *sched.Assignment
 	none.Done() // a leg that was never picked can be ended, too
 }
@@ -493,8 +490,7 @@ func TestPreparedSnapshot_NoBuildOnPick(t *testing.T) {
 				t.Fatalf("picked %+v, %v, want revision %d", a, err, snap.Revision)
 			}
 		}
-		if n := resolved.Load() - before; n != 0 {
-			t.Errorf("round %d: a pick resolved %d instances", i, n)
-		}
+		n := resolved.Load() - before
+		assert.True(t, n == 0, "round %d: a pick resolved %d instances", i, n)
 	}
 }

@@ -181,9 +181,8 @@ func TestSilentLegs_MovedIfPossible(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		for name, l := range legs {
-			if silent, cause := l.recorded(); cause != nil || silent != 7*time.Second {
-				t.Errorf("%s, alone: %v, silent for %s", name, cause, silent)
-			}
+			silent, cause := l.recorded()
+			assert.True(t, cause == nil && silent == 7*time.Second, "%s, alone: %v, silent for %s", name, cause, silent)
 		}
 		src.set(a, b)
 		time.Sleep(2 * time.Second)
@@ -194,9 +193,8 @@ func TestSilentLegs_MovedIfPossible(t *testing.T) {
 		}
 		stop()
 		wg.Wait()
-		if n := len(asked); n < 3 || n > 6 {
-			t.Errorf("asked %d times in 5 s", n)
-		}
+		n := len(asked)
+		assert.True(t, n >= 3 && n <= 6, "asked %d times in 5 s", n)
 	})
 }
 

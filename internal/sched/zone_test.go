@@ -98,9 +98,8 @@ func TestZone_NoneAvailable(t *testing.T) {
 	} {
 		a, err := s.Pick(decode("m"))
 		require.True(t, err == nil && zoneOf(a) != "z" && a.Elsewhere == "zone_none", "%s: %v, %v", name, a, err)
-		if n := elsewhereCounts(s, instance.Decode); n["zone_none"] != 1 {
-			t.Errorf("%s: counted %v", name, n)
-		}
+		n := elsewhereCounts(s, instance.Decode)
+		assert.Equal(t, n["zone_none"], 1, "%s: counted %v", name, n)
 	}
 	// If no instance has a zone, none is preferred and nothing is counted.
 	s := inZone(t, "b", "round_robin", nil, none, inst(instance.Decode, "c:2"))
@@ -126,9 +125,8 @@ func TestZoneOverloaded(t *testing.T) {
 	}
 	a, err := s.Pick(decode("m"))
 	require.True(t, err == nil && zoneOf(a) == "a" && a.Elsewhere == "zone_overloaded", "%v, %v", a, err)
-	if n := elsewhereCounts(s, instance.Decode); n["zone_overloaded"] != 1 {
-		t.Errorf("counted %v", n)
-	}
+	n := elsewhereCounts(s, instance.Decode)
+	assert.Equal(t, n["zone_overloaded"], 1, "counted %v", n)
 	held[0].Done()
 	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "b" {
 		t.Errorf("it has room again: %v, %v", a.Instance.Key, err)
@@ -168,8 +166,7 @@ func TestExplain_Zone(t *testing.T) {
 	require.True(t, err == nil && a.Elsewhere == "zone_none" && len(elsewhereCounts(s, instance.Decode)) == 0,
 		"%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
 	a.Confirm()
-	if n := elsewhereCounts(s, instance.Decode); n["zone_none"] != 1 {
-		t.Errorf("counted %v", n)
-	}
+	n := elsewhereCounts(s, instance.Decode)
+	assert.Equal(t, n["zone_none"], 1, "counted %v", n)
 	a.Done()
 }

@@ -200,8 +200,7 @@ func TestAgentsRoutesRefuse(t *testing.T) {
 		{pathMessages, `{"model":"fake-model",` + hello + `,"max_tokens":1,"stop_sequences":"x"}`, 400, "body.stop_sequences"},
 		{pathMessages, `{"model":"fake-model","messages":[{"role":"tool","content":"x"}],"max_tokens":1}`, 400, "body.messages.0.role"},
 	} {
-		if r := post(t, client(t), s.URL()+tc.path, "", tc.body); r.status != tc.status || !strings.Contains(r.body, tc.says) {
-			t.Errorf("%s: %d %s", tc.body, r.status, r.body)
-		}
+		r := post(t, client(t), s.URL()+tc.path, "", tc.body)
+		assert.True(t, r.status == tc.status && strings.Contains(r.body, tc.says), "%s: %d %s", tc.body, r.status, r.body)
 	}
 }

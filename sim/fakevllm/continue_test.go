@@ -226,9 +226,8 @@ func TestContinue_StopStrings(t *testing.T) {
 		"the answer is %q, not %q", want.Text, string(text[:60]))
 	for cut := 5; cut < len(all); cut++ {
 		has := pieces.Join(all[:cut])
-		if n := utf8.RuneCountInString(strings.ToValidUTF8(model.Detokenize(has.IDs), "")) - utf8.RuneCountInString(has.Text); n != 10 {
-			t.Errorf("after %d events %d characters are held back, not 10", cut, n)
-		}
+		n := utf8.RuneCountInString(strings.ToValidUTF8(model.Detokenize(has.IDs), "")) - utf8.RuneCountInString(has.Text)
+		assert.True(t, n == 10, "after %d events %d characters are held back, not 10", cut, n)
 		history := has.IDs
 		for !strings.HasPrefix(has.Text, model.Detokenize(history)) {
 			history = history[:len(history)-1]
@@ -258,9 +257,8 @@ func TestContinue_Parsers(t *testing.T) {
 			if (want.Reasoning != "") != (reasoning != "") || want.Text == "" || strings.ContainsAny(want.Text+want.Reasoning, "<>") {
 				t.Fatalf("the answer has reasoning %q and content %q", want.Reasoning, want.Text)
 			}
-			if wanted := map[bool]string{true: "tool_calls", false: "stop"}[len(want.Calls) > 0]; want.Finish != wanted {
-				t.Fatalf("finish reason %s of %d calls", want.Finish, len(want.Calls))
-			}
+			wanted := map[bool]string{true: "tool_calls", false: "stop"}[len(want.Calls) > 0]
+			require.True(t, want.Finish == wanted, "finish reason %s of %d calls", want.Finish, len(want.Calls))
 			for cut := 1; cut < len(all); cut += 3 {
 				checkParsed(t, s, body, prompt, all, cut)
 			}

@@ -35,9 +35,8 @@ func TestDataParallelRanks(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if status, body := ask(); status != http.StatusOK {
-			t.Errorf("no rank: %d %s", status, body)
-		}
+		status, body := ask()
+		assert.Equal(t, status, http.StatusOK, "no rank: %s", body)
 	}
 	for rank, is := range s.Ranks() {
 		assert.Equal(t, is.Requests, 2, "requests of rank %d", rank)
@@ -48,9 +47,8 @@ func TestDataParallelRanks(t *testing.T) {
 			t.Errorf("no metrics of %s", engine)
 		}
 	}
-	if n := strings.Count(metrics, "# TYPE vllm:num_requests_running "); n != 1 {
-		t.Errorf("typed %d times", n)
-	}
+	n := strings.Count(metrics, "# TYPE vllm:num_requests_running ")
+	assert.True(t, n == 1, "typed %d times", n)
 	s.Kill()
 	s.SetDPSize(1)
 	require.NoError(t, s.Restart(t.Context()))

@@ -66,9 +66,8 @@ func TestSeed(t *testing.T) {
 	}
 	one, again, two := run(1), run(1), run(2)
 	assert.True(t, one == again && one != two, "a seed does not repeat its run, or two seeds do the same")
-	if n := strings.Count(one, "x"); n < 20 || n > 80 {
-		t.Errorf("%d of 100 at probability 0.5", n)
-	}
+	n := strings.Count(one, "x")
+	assert.True(t, n >= 20 && n <= 80, "%d of 100 at probability 0.5", n)
 }
 
 // The first fault that matches a request affects it.
@@ -77,9 +76,8 @@ func TestMatchInOrder(t *testing.T) {
 	var s faultScript
 	require.NoError(t, s.Add([]Fault{{Kind: FaultReset, Times: 1}, {Kind: FaultClose}}))
 	for _, want := range []Kind{FaultReset, FaultClose} {
-		if got := s.Match("/v1/completions", "", true); got == nil || got.Kind != want {
-			t.Errorf("%+v, want %s", got, want)
-		}
+		got := s.Match("/v1/completions", "", true)
+		assert.True(t, got != nil && got.Kind == want, "%+v, want %s", got, want)
 	}
 }
 
@@ -114,9 +112,8 @@ func TestRead(t *testing.T) {
 		{Kind: FaultReset, At: AfterTokens, Times: 1, Tokens: 3},
 		{Kind: FaultAbort, At: AfterRole, Times: 1},
 	} {
-		if got := s.Match("/v1/completions", "", true); got == nil || !reflect.DeepEqual(*got, want) {
-			t.Errorf("%+v, want %+v", got, want)
-		}
+		got := s.Match("/v1/completions", "", true)
+		assert.True(t, got != nil && reflect.DeepEqual(*got, want), "%+v, want %+v", got, want)
 	}
 	for _, body := range []string{``, `{"kind":"slow","ttft":"soon"}`, `{"kind":"slow","unknown":1}`, `{"kind":"slow"} {}`} {
 		if err := s.Read(strings.NewReader(body)); !errors.Is(err, errFault) {

@@ -143,9 +143,8 @@ func TestSlowAndNoKV(t *testing.T) {
 	r.send(t, "/v1/completions", "R", body)
 	eventually(t, func() error { return want("running", p.Counters().Running, 1) })
 	p.ClearFaults() // does not end a fault that a request already has
-	if got := p.Counters(); got.Running != 1 || got.TransfersMade != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := p.Counters()
+	assert.True(t, got.Running == 1 && got.TransfersMade == 0, "%+v", got)
 	if r := decode(t, post(t, client(t), p.URL()+"/v1/completions", "S", body)); string(r.KV) == "null" {
 		t.Error("no transfer params after the faults were cleared")
 	}
@@ -167,13 +166,11 @@ func TestAdminRoutes(t *testing.T) {
 		{"no JSON", `hang`, 400},
 		{"two values", `{"kind":"hang"} {}`, 400},
 	} {
-		if r := post(t, c, s.URL()+"/fake/faults", "", tt.body); r.status != tt.status {
-			t.Errorf("%s: %d %s", tt.name, r.status, r.body)
-		}
+		r := post(t, c, s.URL()+"/fake/faults", "", tt.body)
+		assert.Equal(t, r.status, tt.status, "%s: %s", tt.name, r.body)
 	}
-	if a, b := get(t, c, s.URL()+"/health").status, get(t, c, s.URL()+"/health").status; a != 503 || b != 200 {
-		t.Errorf("health is %d, %d", a, b)
-	}
+	a, b := get(t, c, s.URL()+"/health").status, get(t, c, s.URL()+"/health").status
+	assert.True(t, a == 503 && b == 200, "health is %d, %d", a, b)
 	var state fakevllm.State
 	require.NoError(t, json.Unmarshal([]byte(get(t, c, s.URL()+"/fake/state").body), &state))
 	assert.True(t, state.EngineID == s.EngineID() && state.Role == fakevllm.RoleDecode && state.Counters.Faults == 1,

@@ -321,12 +321,10 @@ func TestPrefill_NoTransferParams(t *testing.T) {
 			}
 			s := fakevllm.StartTest(t, tt.o)
 			r := post(t, client(t), s.URL()+"/v1/completions", "R", tt.body)
-			if got := strings.Contains(r.body, `"remote_request_id":"cmpl-R-`); got != tt.kv || r.status != 200 {
-				t.Errorf("transfer params %v, not %v: %d %s", got, tt.kv, r.status, r.body)
-			}
-			if c := s.Counters(); c.BadParams != tt.bad || int64(len(s.BadParams())) != tt.bad || c.LocalPrefills != 0 {
-				t.Errorf("%+v", c)
-			}
+			got := strings.Contains(r.body, `"remote_request_id":"cmpl-R-`)
+			assert.True(t, got == tt.kv && r.status == 200, "transfer params %v, not %v: %d %s", got, tt.kv, r.status, r.body)
+			c := s.Counters()
+			assert.True(t, c.BadParams == tt.bad && int64(len(s.BadParams())) == tt.bad && c.LocalPrefills == 0, "%+v", c)
 		})
 	}
 }
@@ -375,9 +373,8 @@ func TestPlainPool(t *testing.T) {
 		t.Errorf("%+v, %+v", got, r.Usage)
 	}
 	decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"never seen"}`))
-	if got := d.Counters(); got.LocalPrefills != 1 {
-		t.Errorf("%+v", got)
-	}
+	got := d.Counters()
+	assert.Equal(t, got.LocalPrefills, 1, "%+v", got)
 	assert.Len(t, p.Violations(), 0, "violations")
 	for _, body := range []string{`{"prompt":"x"}`, `{"prompt":"x","max_tokens":1,"stream":true}`, `{"prompt":"x","max_tokens":1,"n":2}`} {
 		before := len(p.Violations())

@@ -71,9 +71,8 @@ func publishing(t *testing.T, version string) *fakevllm.Server {
 
 func tokens(t *testing.T, s *fakevllm.Server, ids []int, more string) {
 	t.Helper()
-	if r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":`+jsonText(ids)+`,"max_tokens":1`+more+`}`); r.status != 200 {
-		t.Fatal(r.body)
-	}
+	r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":`+jsonText(ids)+`,"max_tokens":1`+more+`}`)
+	require.Equal(t, r.status, 200, r.body)
 }
 
 func TestKVEvents(t *testing.T) {
@@ -137,9 +136,8 @@ func TestKVEvents(t *testing.T) {
 	})
 	list = replayed(t, *source.ReplayEndpoint, 0)
 	for range 3 {
-		if m := readKV(t, <-published); m != list[m.seq] {
-			t.Errorf("published %+v, replayed %+v", m, list[m.seq])
-		}
+		m := readKV(t, <-published)
+		assert.True(t, m == list[m.seq], "published %+v, replayed %+v", m, list[m.seq])
 	}
 
 	s.Kill()
@@ -155,9 +153,8 @@ func TestKVEvents(t *testing.T) {
 func TestKVEventsOfOldVersions(t *testing.T) {
 	t.Parallel()
 	s := publishing(t, "0.20.0")
-	if r := get(t, client(t), s.URL()+"/kv_event_sources"); r.status != 404 {
-		t.Errorf("sources: %d %s", r.status, r.body)
-	}
+	r := get(t, client(t), s.URL()+"/kv_event_sources")
+	assert.Equal(t, r.status, 404, "sources: %s", r.body)
 	tokens(t, s, []int{20, 21, 22, 23, 24}, "")
 	list := replayed(t, *s.KVEventSources().ReplayEndpoint, 0)
 	if len(list) != 1 || list[0].topic != "" || !strings.Contains(list[0].batch, `,null,[20,21,22,23],4,null,"GPU",null,[null]]],0]`) {
@@ -176,7 +173,6 @@ func TestKVEventOptions(t *testing.T) {
 		t.Error("an engine without a cache publishes what is in it")
 	}
 	s := fakevllm.StartTest(t, fakevllm.Options{Version: "0.33.0"})
-	if r := get(t, client(t), s.URL()+"/kv_event_sources"); r.body != "{}" {
-		t.Errorf("sources of an engine without events: %s", r.body)
-	}
+	r := get(t, client(t), s.URL()+"/kv_event_sources")
+	assert.Equal(t, r.body, "{}", "sources of an engine without events")
 }

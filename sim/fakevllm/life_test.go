@@ -64,9 +64,8 @@ func TestAborts(t *testing.T) {
 				}
 				return want("running", c.Running, 0)
 			})
-			if got := s.Aborted(); len(got) != 1 || got[0] != "cmpl-left" {
-				t.Errorf("aborted %q", got)
-			}
+			got := s.Aborted()
+			assert.True(t, len(got) == 1 && got[0] == "cmpl-left", "aborted %q", got)
 			if got := s.Counters(); got.GenerationTokens > 1 || got.Completed != 0 {
 				t.Errorf("%+v", got)
 			}
@@ -83,9 +82,8 @@ func TestAbortAtFullSpeed(t *testing.T) {
 	r.until(t, `"text":`)
 	_ = r.conn.Close()
 	eventually(t, func() error { return want("aborted", s.Counters().Aborted, 1) })
-	if got := s.Counters(); got.GenerationTokens >= 1000000 || got.Running != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Counters()
+	assert.True(t, got.GenerationTokens < 1000000 && got.Running == 0, "%+v", got)
 }
 
 func TestQueueAdvances(t *testing.T) {
@@ -97,9 +95,8 @@ func TestQueueAdvances(t *testing.T) {
 		wg.Go(func() { post(t, c, s.URL()+"/v1/completions", "", `{"prompt":"x"}`) })
 	}
 	wg.Wait()
-	if got := s.Counters(); got.Completed != 20 || got.Running != 0 || got.Waiting != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Counters()
+	assert.True(t, got.Completed == 20 && got.Running == 0 && got.Waiting == 0, "%+v", got)
 }
 
 // A test can start an engine at the address of one that was closed, although a process that is
@@ -144,9 +141,8 @@ func TestKillAndRestart(t *testing.T) {
 	if r := get(t, c, s.URL()+"/health"); r.status != 200 {
 		t.Errorf("health is %d after the restart", r.status)
 	}
-	if got := s.Counters(); got.Aborted != 0 || got.Requests != 2 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Counters()
+	assert.True(t, got.Aborted == 0 && got.Requests == 2, "%+v", got)
 	s.Close()
 	if err := s.Restart(t.Context()); err == nil {
 		t.Error("a closed engine was restarted")
@@ -212,9 +208,8 @@ func TestHalfBody(t *testing.T) {
 	}
 	_ = r.conn.Close()
 	eventually(t, func() error { return want("aborted", s.Counters().Aborted, 1) })
-	if got := s.Counters(); got.Requests != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Counters()
+	assert.Equal(t, got.Requests, 0, "%+v", got)
 }
 
 func TestChunkedBody(t *testing.T) {

@@ -133,12 +133,10 @@ func TestDefaultMaxTokens(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 100})
 	c := client(t)
-	if r := decode(t, post(t, c, s.URL()+"/v1/completions", "", `{"prompt":"x","ignore_eos":true}`)); r.Usage.Completion != 16 {
-		t.Errorf("completions default to %d", r.Usage.Completion)
-	}
-	if r := decode(t, post(t, c, s.URL()+"/v1/chat/completions", "", `{`+user+`,"ignore_eos":true}`)); r.Usage.Total != 100 {
-		t.Errorf("chat fills %d of 100", r.Usage.Total)
-	}
+	r := decode(t, post(t, c, s.URL()+"/v1/completions", "", `{"prompt":"x","ignore_eos":true}`))
+	assert.Equal(t, r.Usage.Completion, 16, "completions default to")
+	r = decode(t, post(t, c, s.URL()+"/v1/chat/completions", "", `{`+user+`,"ignore_eos":true}`))
+	assert.True(t, r.Usage.Total == 100, "chat fills %d of 100", r.Usage.Total)
 }
 
 func TestRequestIDs(t *testing.T) {
@@ -154,9 +152,8 @@ func TestRequestIDs(t *testing.T) {
 		{"random", "/v1/completions", "", `{"prompt":"x"}`, `^cmpl-[0-9a-f]{32}$`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if r := decode(t, post(t, c, s.URL()+tt.path, tt.header, tt.body)); !regexp.MustCompile(tt.id).MatchString(r.ID) {
-				t.Errorf("id %q", r.ID)
-			}
+			r := decode(t, post(t, c, s.URL()+tt.path, tt.header, tt.body))
+			assert.True(t, regexp.MustCompile(tt.id).MatchString(r.ID), "id %q", r.ID)
 		})
 	}
 }
@@ -176,12 +173,10 @@ func TestTokenizeRoutes(t *testing.T) {
 		t.Errorf("got %+v, expected %v", got, expected)
 	}
 	require.NoError(t, json.Unmarshal([]byte(post(t, c, s.URL()+"/tokenize", "", `{`+user+`}`).body), &got))
-	if expected := fakevllm.ChatPrompt([]fakevllm.Message{{Role: "user", Content: "hi"}}, false); !slices.Equal(got.Tokens, expected) {
-		t.Errorf("got %+v, expected %v", got, expected)
-	}
-	if r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`); r.body != `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}` {
-		t.Errorf("detokenized %s", r.body)
-	}
+	expected := fakevllm.ChatPrompt([]fakevllm.Message{{Role: "user", Content: "hi"}}, false)
+	assert.True(t, slices.Equal(got.Tokens, expected), "got %+v, expected %v", got, expected)
+	r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`)
+	assert.Equal(t, r.body, `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}`, "detokenized")
 }
 
 func TestMetrics(t *testing.T) {

@@ -84,14 +84,12 @@ func TestTurns(t *testing.T) {
 	for _, path := range []string{pathResponses, pathMessages} {
 		for turn, said := range want {
 			whole := post(t, client(t), s.URL()+path, "a", conversation(path, turn, toolsOf(path)))
-			if got := fmt.Sprint(shown(t, whole.body)); got != said || whole.status != http.StatusOK {
-				t.Errorf("%s, turn %d: %s, want %s", path, turn, got, said)
-			}
+			got := fmt.Sprint(shown(t, whole.body))
+			assert.True(t, got == said && whole.status == http.StatusOK, "%s, turn %d: %s, want %s", path, turn, got, said)
 			stream := post(t, client(t), s.URL()+path, "a", conversation(path, turn, toolsOf(path)+`,"stream":true`))
 			deltas(t, stream.body)
-			if got := fmt.Sprint(rebuilt(t, stream.body)); got != said || stream.err != nil {
-				t.Errorf("%s, turn %d: the stream says %s, want %s", path, turn, got, said)
-			}
+			got = fmt.Sprint(rebuilt(t, stream.body))
+			assert.True(t, got == said && stream.err == nil, "%s, turn %d: the stream says %s, want %s", path, turn, got, said)
 		}
 		own := post(t, client(t), s.URL()+path, "a", conversation(path, 2, toolsOf(path)))
 		if got := fmt.Sprint(shown(t, own.body)); strings.Contains(got, "look") || strings.Contains(got, "There") {

@@ -245,9 +245,8 @@ func TestCloseStopsInOrder(t *testing.T) {
 	require.NoError(t, f.Close())
 	raw, err := os.ReadFile(order)
 	require.NoError(t, err)
-	if got := strings.Fields(string(raw)); strings.Join(got, " ") != "agent engine etcd" {
-		t.Errorf("order of the ends: %v", got)
-	}
+	got := strings.Fields(string(raw))
+	assert.Equal(t, strings.Join(got, " "), "agent engine etcd", "order of the ends: %v", got)
 	if _, err := os.Stat(f.Dir()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the temporary directory is still there: %v", err)
 	}

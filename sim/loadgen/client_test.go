@@ -75,9 +75,8 @@ func TestStream_Valid(t *testing.T) {
 			require.NoError(t, r.Err)
 			assert.True(t, got.String() == " one two" && r.Tokens == 2, "text %q, %d tokens", got.String(), r.Tokens)
 			assert.True(t, r.TTFT > 0 && r.Total >= r.TTFT, "TTFT %v, total %v", r.TTFT, r.Total)
-			if p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode"); p != "10.0.0.1:1" || d != "10.0.0.2:2" {
-				t.Errorf("served by %q and %q", p, d)
-			}
+			p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode")
+			assert.True(t, p == "10.0.0.1:1" && d == "10.0.0.2:2", "served by %q and %q", p, d)
 		})
 	}
 }
@@ -151,16 +150,14 @@ func TestStreamFailed(t *testing.T) {
 	t.Run("content type", func(t *testing.T) {
 		t.Parallel()
 		c, url := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
-		if r := c.Stream(t.Context(), url, nil, nil, want, loadgen.Observer{}); !errors.Is(r.Err, loadgen.ErrWrong) {
-			t.Errorf("error %v, want ErrWrong", r.Err)
-		}
+		r := c.Stream(t.Context(), url, nil, nil, want, loadgen.Observer{})
+		assert.True(t, errors.Is(r.Err, loadgen.ErrWrong), "error %v, want ErrWrong", r.Err)
 	})
 	t.Run("no server", func(t *testing.T) {
 		t.Parallel()
 		c, url := serve(t, nil)
-		if r := c.Stream(t.Context(), strings.Replace(url, "127.0.0.1:", "127.0.0.1:1", 1), nil, nil, want, loadgen.Observer{}); r.Err == nil {
-			t.Error("no error")
-		}
+		r := c.Stream(t.Context(), strings.Replace(url, "127.0.0.1:", "127.0.0.1:1", 1), nil, nil, want, loadgen.Observer{})
+		assert.True(t, r.Err != nil, "no error")
 	})
 }
 

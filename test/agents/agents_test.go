@@ -66,9 +66,8 @@ func TestVersions(t *testing.T) {
 	script, err := os.ReadFile("../../scripts/record-agents.sh")
 	require.NoError(t, err)
 	for _, r := range list {
-		if row := "| `" + r.Agent + "` | " + r.Version + " |"; !strings.Contains(string(page), row) {
-			t.Errorf("the page has no row %s", row)
-		}
+		row := "| `" + r.Agent + "` | " + r.Version + " |"
+		assert.True(t, strings.Contains(string(page), row), "the page has no row %s", row)
 		if pin := "_version=" + r.Version + "\n"; !strings.Contains(string(script), pin) || !strings.Contains(string(script), "install "+r.Agent+" ") {
 			t.Errorf("the script does not install %s %s", r.Agent, r.Version)
 		}

@@ -40,9 +40,8 @@ func TestFigures(t *testing.T) {
 	// A later point has no failures: the small text disappears, the number stays.
 	p.until(fmt.Sprintf(`%s.querySelector('small').textContent === '' && %s.querySelector('.big span').textContent === '%d' && %s.classList.contains('c-bad')`, failed, failed, requests, failed))
 	assert.Equal(t, value[string](p, failed+`.querySelector('.more').textContent`), "in five minutes", "the tile shows")
-	if heads := value[string](p, `document.querySelector('thead').textContent`); strings.Contains(heads, "Lease") || !strings.Contains(heads, "Age") {
-		t.Errorf("columns %q", heads)
-	}
+	heads := value[string](p, `document.querySelector('thead').textContent`)
+	assert.True(t, !strings.Contains(heads, "Lease") && strings.Contains(heads, "Age"), "columns %q", heads)
 	tr := row(string(instance.Decode), "127.0.0.1:9")
 	for _, cell := range []string{".who .sub", ".state .sub"} {
 		cut := value[bool](p, fmt.Sprintf(`(() => { const e = (%s).querySelector(%q); return e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight })()`, tr, cell))

@@ -26,9 +26,8 @@ import (
 func (w *doctorRig) runCommands(f doctor.Finding) {
 	w.t.Helper()
 	for _, line := range f.Commands {
-		if code, out := w.run(line); code != 0 {
-			w.t.Errorf("%s: exit %d\n%s", line, code, out)
-		}
+		code, out := w.run(line)
+		assert.True(w.t, code == 0, "%s: exit %d\n%s", line, code, out)
 	}
 }
 
@@ -89,9 +88,8 @@ func TestDoctor_FixesWork(t *testing.T) {
 			}
 			w.runCommands(w.finds("rejected", "decode/"+at, "its value in etcd is rejected", "pdctl remove decode "+at, "pdctl add decode "+at))
 			w.clean()
-			if code, out := w.run("pdctl remove decode " + at); code != 0 {
-				w.t.Errorf("%s", out)
-			}
+			code, out := w.run("pdctl remove decode " + at)
+			assert.Equal(w.t, code, 0, out)
 		}},
 		{"two agents on one address", func(w *doctorRig) {
 			dir := w.t.TempDir()
@@ -111,9 +109,8 @@ func TestDoctor_FixesWork(t *testing.T) {
 			require.NoError(w.t, err)
 			w.clean()
 			require.NoError(w.t, p.Signal(syscall.SIGSTOP))
-			if code, out := w.run("pdctl weight decode " + node.Address + " 100"); code != 0 {
-				w.t.Errorf("%s", out)
-			}
+			code, out := w.run("pdctl weight decode " + node.Address + " 100")
+			assert.Equal(w.t, code, 0, out)
 			f := w.finds("proxy", "proxy "+p.Address, "it is stale: it has applied revision", "check that its machine reaches etcd, and that its process runs (not stopped)", "pdctl wait --revision")
 			require.NoError(w.t, p.Signal(syscall.SIGCONT))
 			w.runCommands(f)

@@ -226,9 +226,8 @@ func TestGoClientRetries(t *testing.T) {
 				if len(calls) != 2 || calls[0].status != tt.status || calls[1].header.Get("X-Stainless-Retry-Count") != "1" {
 					t.Errorf("%d tries, the first answered %d", len(calls), calls[0].status)
 				}
-				if want := tt.header["Retry-After"]; calls[0].retryAfter != want {
-					t.Errorf("Retry-After %q, the engine sent %q", calls[0].retryAfter, want)
-				}
+				want := tt.header["Retry-After"]
+				assert.True(t, calls[0].retryAfter == want, "Retry-After %q, the engine sent %q", calls[0].retryAfter, want)
 			})
 		}
 	})
@@ -245,9 +244,8 @@ func TestGoClientRetries(t *testing.T) {
 		params := chatParams("is anybody there", 20)
 		whole, err := c.Chat.Completions.New(t.Context(), params)
 		require.NoError(t, err)
-		if want := expected(t, "/v1/chat/completions", last(s).body)[0]; whole.Choices[0].Message.Content != want.Text {
-			t.Errorf("got %q, want %q", whole.Choices[0].Message.Content, want.Text)
-		}
+		want := expected(t, "/v1/chat/completions", last(s).body)[0]
+		assert.Equal(t, whole.Choices[0].Message.Content, want.Text)
 		calls := s.all()
 		for _, q := range calls[:len(calls)-1] {
 			assert.True(t, q.status == http.StatusServiceUnavailable && q.retryAfter == "1",
@@ -282,9 +280,8 @@ func (r *rig) ask(t *testing.T, c openai.Client, s *sent) {
 	t.Helper()
 	whole, err := c.Chat.Completions.New(t.Context(), chatParams("hello", 12))
 	require.NoError(t, err)
-	if want := expected(t, "/v1/chat/completions", last(s).body)[0]; whole.Choices[0].Message.Content != want.Text {
-		t.Errorf("got %q, want %q", whole.Choices[0].Message.Content, want.Text)
-	}
+	want := expected(t, "/v1/chat/completions", last(s).body)[0]
+	assert.Equal(t, whole.Choices[0].Message.Content, want.Text)
 }
 
 // TestGoClientKeys checks that a proxy with client keys rejects all other clients, and that the engines

@@ -251,9 +251,8 @@ func TestGoClientTools(t *testing.T) {
 				}
 				for _, leg := range legs(r.engines()) {
 					for _, field := range []string{"tools", "tool_choice", "messages"} {
-						if a, b := rawField(t, leg.Body, field), rawField(t, body, field); a != b {
-							t.Errorf("stream=%v: %s is %s at an engine, %s at the client", stream, field, a, b)
-						}
+						a, b := rawField(t, leg.Body, field), rawField(t, body, field)
+						assert.True(t, a == b, "stream=%v: %s is %s at an engine, %s at the client", stream, field, a, b)
 					}
 				}
 			}
@@ -314,7 +313,6 @@ func TestGoClientTranscribes(t *testing.T) {
 		Model: model, File: openai.File(strings.NewReader(sound), `our "best" ä.wav`, "audio/wav"),
 	})
 	require.NoError(t, err)
-	if want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), ""); text.Text != want {
-		t.Errorf("%+v, want %q", text, want)
-	}
+	want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), "")
+	assert.Equal(t, text.Text, want, "%+v", text)
 }

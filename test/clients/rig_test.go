@@ -112,9 +112,8 @@ func (r *rig) strict() {
 	r.t.Helper()
 	for _, s := range r.engines() {
 		assert.Len(r.t, slices.Concat(s.Violations(), s.BadParams(), s.Refusals()), 0, s.Address())
-		if c := s.Counters(); c.Crashes > 0 {
-			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
-		}
+		c := s.Counters()
+		assert.True(r.t, c.Crashes <= 0, "%s would have crashed %d times", s.Address(), c.Crashes)
 	}
 	testkit.Eventually(r.t, soon, func() error {
 		if n := sum(r.engines(), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }); n > 0 {
@@ -136,9 +135,8 @@ func (r *rig) strict() {
 // split fails the test unless every prompt was computed by a prefill engine only.
 func (r *rig) split() {
 	r.t.Helper()
-	if n := sum(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
-		r.t.Errorf("decode engines computed %d prompts themselves", n)
-	}
+	n := sum(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
+	assert.True(r.t, n == 0, "decode engines computed %d prompts themselves", n)
 }
 
 // legs returns the completions that engines recorded, oldest first.

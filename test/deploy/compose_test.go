@@ -226,8 +226,7 @@ func TestDockerfile_BuildsComposePrograms(t *testing.T) {
 		if s.Image != image {
 			continue
 		}
-		if want := "./cmd/" + strings.TrimPrefix(s.Command[0], "pdmesh-") + " "; !strings.Contains(raw, want) {
-			t.Errorf("the Dockerfile has no %s", want)
-		}
+		want := "./cmd/" + strings.TrimPrefix(s.Command[0], "pdmesh-") + " "
+		assert.True(t, strings.Contains(raw, want), "the Dockerfile has no %s", want)
 	}
 }

@@ -96,9 +96,8 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 			"Type": "notify", "KillSignal": "SIGTERM", "KillMode": "mixed", "Restart": "on-failure",
 			"RestartPreventExitStatus": permanent, "DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
 		} {
-			if got := setting(text, name); got != want {
-				t.Errorf("%s: %s=%s, want %s", u.file, name, got, want)
-			}
+			got := setting(text, name)
+			assert.True(t, got == want, "%s: %s=%s, want %s", u.file, name, got, want)
 		}
 		if d, err := time.ParseDuration(setting(text, "WatchdogSec")); err != nil || d < 10*time.Second {
 			t.Errorf("%s: watchdog %s, %v: too short for a machine under load", u.file, d, err)

@@ -241,9 +241,8 @@ func TestManyAdapters(t *testing.T) {
 				}
 				return nil
 			})
-			if got := r.names(); len(got) != n+1 {
-				t.Errorf("the proxy lists %d models of %d", len(got), n+1)
-			}
+			got := r.names()
+			assert.True(t, len(got) == n+1, "the proxy lists %d models of %d", len(got), n+1)
 			if status, _, text := r.ask("tenant-none"); status != http.StatusNotFound {
 				t.Errorf("an unknown one: %d %.200s", status, text)
 			}

@@ -97,13 +97,11 @@ func TestBothRoles_Fallback(t *testing.T) {
 		before := metric(t, proxy.URL(), "pd_both_picks_total", `role="`+role+`"`, `reason="no_other"`)
 		for range 3 {
 			r := complete(t.Context(), c, proxy.URL(), "tell me", 5)
-			if got := r.Header.Get("X-Pd-Prefill") + " " + r.Header.Get("X-Pd-Decode"); r.Err != nil || got != prefill.Address+" "+decode.Address {
-				t.Fatalf("served by %s, %v", got, r.Err)
-			}
+			got := r.Header.Get("X-Pd-Prefill") + " " + r.Header.Get("X-Pd-Decode")
+			require.True(t, r.Err == nil && got == prefill.Address+" "+decode.Address, "served by %s, %v", got, r.Err)
 		}
-		if n := metric(t, proxy.URL(), "pd_both_picks_total", `role="`+role+`"`, `reason="no_other"`); n < before+3 {
-			t.Errorf("counted %v times as %s, want 3 more than %v", n, role, before)
-		}
+		n := metric(t, proxy.URL(), "pd_both_picks_total", `role="`+role+`"`, `reason="no_other"`)
+		assert.True(t, !(n < before+3), "counted %v times as %s, want 3 more than %v", n, role, before)
 	}
 	require.NoError(t, p.Agent.Stop(t.Context()))
 	require.NoError(t, proxy.WaitFor(t.Context(), 1, 2))

@@ -140,14 +140,12 @@ func TestProxiesAgree(t *testing.T) {
 	node(t, f, "p1", instance.Prefill, 0, etcd)
 	p2 := node(t, f, "p2", instance.Prefill, 0)
 	d1 := node(t, f, "d1", instance.Decode, 0)
-	if got, want := add(t, list[0].URL(), adminKey, "prefill", p2.Address), "Added "+p2.Address+" to prefill_instances."; got != want {
-		t.Fatalf("add returns %q, want %q", got, want)
-	}
+	got, want := add(t, list[0].URL(), adminKey, "prefill", p2.Address), "Added "+p2.Address+" to prefill_instances."
+	require.Equal(t, got, want, "add returns")
 	add(t, list[0].URL(), adminKey, "decode", d1.Address)
 	before := agree(t, etcd, list, 3)
-	if s := before["decode/"+d1.Address]; !s.Static || s.State != instance.Ready {
-		t.Fatalf("the added instance is %+v", s)
-	}
+	s := before["decode/"+d1.Address]
+	require.True(t, s.Static && s.State == instance.Ready, "the added instance is %+v", s)
 	// Both added instances serve through the second proxy.
 	c := newClient(t, adminKey)
 	served := map[string]bool{}

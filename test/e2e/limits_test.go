@@ -42,9 +42,8 @@ func TestLimitOfTheFleet(t *testing.T) {
 		{http.MethodGet, "", "404 "}, {http.MethodDelete, "", "404 "}, {http.MethodPut, `{"rpm":-1}`, "400 "}, {http.MethodPut, `{}`, "400 "}, {http.MethodPut, `{"rpm":1200,"tmp":1}`, "400 "}, {http.MethodPut, `{"rpm":1200}}`, "400 "}, {http.MethodPut, `{"v":2,"rpm":1200}`, "400 "},
 		{http.MethodPut, `{"v":1,"rpm":1200,"reason":"test"}`, `200 {"v":1,"rpm":1200}`}, {http.MethodGet, "", `200 {"v":1,"rpm":1200}`},
 	} {
-		if is := do(tc.method, tc.body); !strings.HasPrefix(is, tc.want) {
-			t.Fatalf("%s %s: %s, want %s", tc.method, tc.body, is, tc.want)
-		}
+		is := do(tc.method, tc.body)
+		require.True(t, strings.HasPrefix(is, tc.want), "%s %s: %s, want %s", tc.method, tc.body, is, tc.want)
 	}
 	for _, p := range list {
 		testkit.Eventually(t, soon, func() error {

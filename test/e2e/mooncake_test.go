@@ -27,9 +27,8 @@ func TestMooncakeFleet(t *testing.T) {
 	serve := func(name string, n int) {
 		before := state(instance.Decode).Counters
 		for i := range n {
-			if r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5); r.Err != nil {
-				t.Fatalf("%s %d: %v", name, i, r.Err)
-			}
+			r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5)
+			require.True(t, r.Err == nil, "%s %d: %v", name, i, r.Err)
 		}
 		after := state(instance.Decode)
 		if got := after.Counters.TransfersLoaded - before.TransfersLoaded; got != int64(n) || after.Counters.LocalPrefills != 0 || after.Counters.WrongKV != 0 {

@@ -63,9 +63,8 @@ func TestMoRIIOFleet(t *testing.T) {
 			serve := func(name string) {
 				t.Helper()
 				for i := range 5 {
-					if r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5); r.Err != nil {
-						t.Fatalf("%s %d: %v", name, i, r.Err)
-					}
+					r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5)
+					require.True(t, r.Err == nil, "%s %d: %v", name, i, r.Err)
 				}
 				s := stateOf(t, nodes[instance.Decode])
 				assert.True(t, s.Counters.LocalPrefills == 0 && s.Counters.WrongKV == 0 && s.Counters.TransfersLoaded != 0,

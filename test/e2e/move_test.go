@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -200,9 +201,8 @@ func (h *moveRig) move(fill func() *etcdtest.Cluster) {
 	h.moveAgents(etcd)
 	l.Served(50)
 	h.awaitMembers(etcd, before)
-	if out := runProgram(h.t, "pdctl", "--etcd-endpoints", etcd[2], "get", "decode/"+removedAddress); !strings.Contains(out, `"state":"removed"`) {
-		h.t.Errorf("the removal was not copied:\n%s", out)
-	}
+	out := runProgram(h.t, "pdctl", "--etcd-endpoints", etcd[2], "get", "decode/"+removedAddress)
+	assert.True(h.t, strings.Contains(out, `"state":"removed"`), "the removal was not copied:\n%s", out)
 	l.Served(50)
 	l.FinishUncut()
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -66,9 +67,8 @@ func TestSelfRegisteredNodes(t *testing.T) {
 	for i := range 4 {
 		r := complete(ctx, client, proxy.URL(), fmt.Sprintf("registered by hand %d", i), 10)
 		require.NoError(t, r.Err, "request %d", i)
-		if p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode"); p != prefill.Address || d != decode.Address {
-			t.Errorf("request %d was served by %q and %q", i, p, d)
-		}
+		p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode")
+		assert.True(t, p == prefill.Address && d == decode.Address, "request %d was served by %q and %q", i, p, d)
 	}
 
 	status, err := proxy.Status(ctx)

@@ -54,9 +54,8 @@ func TestRouteIsExplained(t *testing.T) {
 	shown, errs := run("--proxy", proxy.URL())
 	assert.Equal(t, errs, "")
 	require.Contains(t, shown, "way       pair", p.Prefill.Chosen+" by prefix", "uncached=", "learning", "revision")
-	if n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total"); n != 0 {
-		t.Errorf("queries count as %v picks and requests", n)
-	}
+	n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total")
+	assert.True(t, n == 0, "queries count as %v picks and requests", n)
 	if resp, _ := posted(t, proxy.URL()+"/v1/completions", "", text); resp.Header.Get("X-PD-Prefill") != "" {
 		t.Errorf("a request without the trace header gets trace headers: %v", resp.Header)
 	}

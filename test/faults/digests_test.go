@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -77,9 +78,8 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	}
 	l.Served(400)
 	a, b := requestsOf(t, r.decode[0])-before[0], requestsOf(t, r.decode[1])-before[1]
-	if spread := 2 * float64(max(a, b)) / float64(a+b); spread > 1.25 {
-		t.Errorf("without the third proxy the decode instances got %d and %d requests", a, b)
-	}
+	spread := 2 * float64(max(a, b)) / float64(a+b)
+	assert.True(t, !(spread > 1.25), "without the third proxy the decode instances got %d and %d requests", a, b)
 
 	require.NoError(t, suspended.Signal(syscall.SIGCONT))
 	open.ended()

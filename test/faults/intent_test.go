@@ -81,9 +81,8 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 	})
 	wait(t, 2*ttl)
 	l.Served(40)
-	if got := requestsOf(t, n); got != 0 || before == 0 {
-		t.Errorf("%d requests went to the removed instance, %d before", got, before)
-	}
+	got := requestsOf(t, n)
+	assert.True(t, got == 0 && before != 0, "%d requests went to the removed instance, %d before", got, before)
 	var puts int64
 	deleted := false
 	for _, e := range h.of(keyOf(t, n))[earlier:] {

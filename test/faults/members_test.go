@@ -207,9 +207,8 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*etcdtes
 	gap = x.settle()
 	members.WaitState(t, w, watch.Live)
 	members.WaitPhase(t, r, lease.Registered)
-	if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.Lease {
-		t.Errorf("the lease was lost: %+v", s)
-	}
+	s := r.Status()
+	assert.True(t, s.LeasesLost == 0 && s.LeaseID == before.Lease, "the lease was lost: %+v", s)
 	if after := awaitUsable(t, w, kept); after.Lease != before.Lease || after.Version != before.Version {
 		t.Errorf("before %+v, after %+v", before, after)
 	}

@@ -128,9 +128,8 @@ func TestFault10_EtcdKilled(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	p.neverBelow(2)
-	if after := keys(t, etcd.Client(t)); !maps.Equal(before, after) {
-		t.Errorf("keys before %v, after %v", before, after)
-	}
+	after := keys(t, etcd.Client(t))
+	assert.True(t, maps.Equal(before, after), "keys before %v, after %v", before, after)
 }
 
 // etcd is paused, and when it resumes no agent can register, because etcd is out of space. The
@@ -182,13 +181,11 @@ func TestFault19_NoSpace(t *testing.T) {
 	etcdtest.FillUp(t, cli)
 	late := r.node(instance.Decode, 3, ttl)
 	r.awaitAgent(late, outOfSpace)
-	if out := mustExit(t, 1, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
-		t.Errorf("pdctl add prints %q", out)
-	}
+	out := mustExit(t, 1, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint())
+	assert.True(t, contains(out, "space"), "pdctl add prints %q", out)
 	wait(t, longer+longer/2) // the leases are renewed nevertheless
-	if after := keys(t, cli); !maps.Equal(before, after) {
-		t.Errorf("keys before %v, after %v", before, after)
-	}
+	after := keys(t, cli)
+	assert.True(t, maps.Equal(before, after), "keys before %v, after %v", before, after)
 	l.Served(20)
 	etcdtest.MakeRoom(t, cli)
 	r.decode = append(r.decode, late)

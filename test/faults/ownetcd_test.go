@@ -203,9 +203,8 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	began := time.Now()
 	for time.Since(began) < 40*time.Second {
 		require.NoError(t, served())
-		if c, body := page(t, "http://"+address+"/health"); c != http.StatusOK {
-			t.Fatalf("/health: %d %s", c, body)
-		}
+		c, body := page(t, "http://"+address+"/health")
+		require.Equal(t, c, http.StatusOK, "/health: %s", body)
 		members.Put(t, members.Dial(t, etcd), members.Layout(t).Instance(decodeAt(9)), `{"v":1,"state":"draining"}`)
 		wait(t, 200*time.Millisecond)
 	}
@@ -230,9 +229,8 @@ func TestHostStarved(t *testing.T) {
 	r.awaitAll()
 	r.follows(1)
 	p.neverBelow(2)
-	if after := keys(t, cli); !maps.Equal(before, after) {
-		t.Errorf("leases before %v, after %v", before, after)
-	}
+	after := keys(t, cli)
+	assert.True(t, maps.Equal(before, after), "leases before %v, after %v", before, after)
 }
 
 // All processes but the engines are suspended: the proxy, its etcd and the agents, until the leases

@@ -65,9 +65,8 @@ func TestFault13_Compaction(t *testing.T) {
 		return nil
 	})
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.WatchEnds["compacted"] == 0 || s.Lists < 2 {
-		t.Errorf("the watcher met no compaction: %+v", s)
-	}
+	s := w.Status()
+	assert.True(t, s.WatchEnds["compacted"] != 0 && s.Lists >= 2, "the watcher met no compaction: %+v", s)
 	members.Put(t, cli, l.Instance(prefillAt(102)), members.Ready)
 	awaitUsable(t, w, prefillAt(102))
 }
@@ -109,9 +108,8 @@ func TestFault18_BadValues(t *testing.T) {
 				"%s: control characters in the reason %q", c.name, in.Reason)
 		}
 	}
-	if s := w.Status(); s.Rejected < 9 || s.State != watch.Live {
-		t.Errorf("status: %+v", s)
-	}
+	s := w.Status()
+	assert.True(t, s.Rejected >= 9 && s.State == watch.Live, "status: %+v", s)
 	// A newer version is read as far as its fields are known.
 	members.Put(t, cli, l.Instance(prefillAt(30)), `{"v":7,"id":"N","models":["m"],"state":"ready","something":{"new":1}}`)
 	awaitUsable(t, w, prefillAt(30))

@@ -160,9 +160,8 @@ func TestFault12_WipedWhileConnected(t *testing.T) {
 	for rev := int64(0); rev < last+500; {
 		rev = members.Put(t, wiped, "/elsewhere", "x")
 	}
-	if a, b := identity(t, old), identity(t, wiped); a != b {
-		t.Fatalf("the two stores have different identities %v and %v", a, b)
-	}
+	a, b := identity(t, old), identity(t, wiped)
+	require.True(t, a == b, "the two stores have different identities %v and %v", a, b)
 	// Right after an audit: one in progress would be cut and counted as an error.
 	audits := w.Status().Audits
 	testkit.Eventually(t, soon, func() error {
@@ -277,9 +276,8 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	p.neverBelow(1)
-	if after := requestsOf(t, removed) + requestsOf(t, drained); after != before {
-		t.Errorf("%d requests went to instances that were removed or drained", after-before)
-	}
+	after := requestsOf(t, removed) + requestsOf(t, drained)
+	assert.Equal(t, after, before, "%d requests went to instances that were removed or drained", after-before)
 }
 
 // bare starts an engine without an agent.

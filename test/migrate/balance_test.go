@@ -59,9 +59,8 @@ func TestLoadBalanceProxy(t *testing.T) {
 		s.serves(completion, "hello", 50)
 		s.serves(chat, "hello", 50)
 	}
-	if rec := s.record(instance.Decode, "8201"); rec.Source != "flags" || rec.Connector != "nixl" {
-		t.Errorf("record %+v", rec)
-	}
+	rec := s.record(instance.Decode, "8201")
+	assert.True(t, rec.Source == "flags" && rec.Connector == "nixl", "record %+v", rec)
 	testkit.Eventually(t, time.Minute, func() error { // a request ends after its client has the answer
 		if _, body := s.curl("curl http://localhost:9000/healthcheck"); !strings.Contains(body, `"request_num":0`) {
 			return errors.New(body)

@@ -70,9 +70,8 @@ func TestElasticProxy(t *testing.T) {
 		t.Errorf("/status: %s", body)
 	}
 	for _, port := range []string{"8100", "8101"} {
-		if rec := s.record(instance.Prefill, port); rec.Source != "flags" || rec.Connector != "plain" {
-			t.Errorf("record %+v", rec)
-		}
+		rec := s.record(instance.Prefill, port)
+		assert.True(t, rec.Source == "flags" && rec.Connector == "plain", "record %+v", rec)
 	}
 
 	s.reserve("8102")

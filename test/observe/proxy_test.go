@@ -110,8 +110,7 @@ func TestTraces(t *testing.T) {
 		t.Errorf("the request's span: %v", s)
 	}
 	for _, name := range []string{"pick prefill", "prefill", "kv transfer", "pick decode", "decode"} {
-		if s := all[name]; s.Span == nil || s.Trace() != all[root].Trace() || s.Parent() != all[root].ID() {
-			t.Errorf("%s: %v", name, s)
-		}
+		s := all[name]
+		assert.True(t, s.Span != nil && s.Trace() == all[root].Trace() && s.Parent() == all[root].ID(), "%s: %v", name, s)
 	}
 }

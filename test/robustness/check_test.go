@@ -74,9 +74,8 @@ func deregistered(h *History) {
 
 func TestCheck_GoodHistory(t *testing.T) {
 	t.Parallel()
-	if v := Check(good()); len(v.Violations) > 0 || len(v.Excused) > 0 {
-		t.Errorf("violations %v, excused %v", v.Violations, v.Excused)
-	}
+	v := Check(good())
+	assert.True(t, len(v.Violations) <= 0 && len(v.Excused) <= 0, "violations %v, excused %v", v.Violations, v.Excused)
 }
 
 // Each rule rejects a history in which one thing is changed.
@@ -257,9 +256,8 @@ func TestCheck_Stalls(t *testing.T) {
 	h := good()
 	h.Final[0].Lag = 12 * time.Second
 	h.Stalls = []Span{span(44, 48)}
-	if v := Check(h); len(v.Violations) > 0 {
-		t.Error(v.Violations)
-	}
+	v := Check(h)
+	assert.True(t, len(v.Violations) <= 0, "%v", v.Violations)
 }
 
 func TestExcerpt(t *testing.T) {

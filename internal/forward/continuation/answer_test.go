@@ -127,9 +127,8 @@ func TestAnswer_HidesTokenIDs(t *testing.T) {
 	} {
 		a := begin(t, c.kind, c.more)
 		want := strings.ReplaceAll(c.want, ":[]", ":null")
-		if got := pass(t, a, c.in); got != want {
-			t.Errorf("%s:\n got %s\nwant %s", c.name, got, want)
-		}
+		got := pass(t, a, c.in)
+		assert.True(t, got == want, "%s:\n got %s\nwant %s", c.name, got, want)
 	}
 }
 
@@ -139,15 +138,13 @@ func TestAnswer_ContinuesCompletion(t *testing.T) {
 	pass(t, a, textEvent("The", []int{20, 21}, []int{10}), textEvent(" sea", nil, []int{11}))
 	n := next(t, a)
 	f := fields(t, n.Request.Body)
-	if got := fmt.Sprint(f["prompt"], f["max_tokens"], f["min_tokens"], f["truncate_prompt_tokens"], f["temperature"]); got != "[20 21 10 11] 38 3 <nil> 0.7" {
-		t.Errorf("next request: %s", n.Request.Body)
-	}
+	got := fmt.Sprint(f["prompt"], f["max_tokens"], f["min_tokens"], f["truncate_prompt_tokens"], f["temperature"])
+	assert.Equal(t, got, "[20 21 10 11] 38 3 <nil> 0.7", "next request: %s", n.Request.Body)
 	second := strings.NewReplacer("cmpl-1", "cmpl-2", `"created":5`, `"created":9`).Replace(
 		textEvent(" is", []int{20, 21, 10, 11}, []int{14}) + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1}}` + "\n\n")
 	want := strings.ReplaceAll(textEvent(" is", nil, nil), ":[]", ":null") + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":2,"total_tokens":5,"completion_tokens":3}}` + "\n\n"
-	if got := pass(t, a, second); got != want {
-		t.Errorf("second leg:\n got %s\nwant %s", got, want)
-	}
+	got = pass(t, a, second)
+	assert.True(t, got == want, "second leg:\n got %s\nwant %s", got, want)
 }
 
 // A completion without max_tokens has at most 16 tokens.
@@ -155,9 +152,8 @@ func TestAnswer_DefaultLimit(t *testing.T) {
 	t.Parallel()
 	a := begin(t, openai.Completion, "")
 	pass(t, a, textEvent("The", []int{20}, []int{10}))
-	if f := fields(t, next(t, a).Request.Body); f["max_tokens"] != 15.0 {
-		t.Errorf("max_tokens %v", f["max_tokens"])
-	}
+	f := fields(t, next(t, a).Request.Body)
+	assert.True(t, f["max_tokens"] == 15.0, "max_tokens %v", f["max_tokens"])
 }
 
 func TestAnswer_ContinuesChat(t *testing.T) {
@@ -232,9 +228,8 @@ func TestAnswer_Seam(t *testing.T) {
 		for _, id := range prompt.([]any) {
 			ids = append(ids, int(id.(float64)))
 		}
-		if got := pass(t, a, textEvent(" wide", ids, []int{18})); !strings.Contains(got, `"text":"`+c.rest+` wide"`) {
-			t.Errorf("%s: %s", c.name, got)
-		}
+		got := pass(t, a, textEvent(" wide", ids, []int{18}))
+		assert.True(t, strings.Contains(got, `"text":"`+c.rest+` wide"`), "%s: %s", c.name, got)
 	}
 }
 
@@ -263,9 +258,8 @@ func TestAnswer_SeamInSpaceOfReasoning(t *testing.T) {
 		n, why := a.Next(spaced)
 		require.True(t, n != nil && n.How == continuation.HowChat && string(n.Request.PromptTokenIDs) == "[20,10,21]",
 			"goes on by %+v, %q", n, why)
-		if got := pass(t, a, roleEvent(20, 10, 21), chatEvent(c.goesOn, 11)); !strings.Contains(got, c.want) {
-			t.Errorf("%s: %s", c.goesOn, got)
-		}
+		got := pass(t, a, roleEvent(20, 10, 21), chatEvent(c.goesOn, 11))
+		assert.True(t, strings.Contains(got, c.want), "%s: %s", c.goesOn, got)
 	}
 }
 
@@ -407,14 +401,12 @@ func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 		pass(t, a, offsets("The", []int{20}, []int{10}, at[:1], tokens[0]), offsets(" sea", nil, []int{11}, at[1:2], tokens[1]))
 		next(t, a)
 		got := pass(t, a, offsets("ö is", []int{20, 10, 11}, []int{12, 13, 14}, []int{0, at[3] - at[2]}, tokens[2:]...))
-		if want := fmt.Sprintf(`"text_offset":[%d,%d]`, at[2], at[3]); !strings.Contains(got, want) {
-			t.Errorf("second leg: %s, want %s", got, want)
-		}
+		want := fmt.Sprintf(`"text_offset":[%d,%d]`, at[2], at[3])
+		assert.True(t, strings.Contains(got, want), "second leg: %s, want %s", got, want)
 		next(t, a)
 		got = pass(t, a, offsets(" deep", []int{20, 10, 11, 12, 13, 14}, []int{15}, []int{0}, " deep"))
-		if want := fmt.Sprintf(`"text_offset":[%d]`, at[3]+utf8.RuneCountInString(tokens[3])); !strings.Contains(got, want) {
-			t.Errorf("third leg: %s, want %s", got, want)
-		}
+		want = fmt.Sprintf(`"text_offset":[%d]`, at[3]+utf8.RuneCountInString(tokens[3]))
+		assert.True(t, strings.Contains(got, want), "third leg: %s, want %s", got, want)
 	}
 }
 
@@ -556,9 +548,8 @@ func TestAnswer_ReplaysReasoningOfTwoNames(t *testing.T) {
 	both := func(s string) string { return chatEvent(`"reasoning":`+quote(s)+`,"reasoning_content":`+quote(s), 10) }
 	a := begin(t, openai.Chat, `,"temperature":0,"presence_penalty":1`)
 	pass(t, a, roleEvent(20), both("hm"))
-	if n := next(t, a); n.How != continuation.HowReplay {
-		t.Fatalf("goes on by %s", n.How)
-	}
+	n := next(t, a)
+	require.Equal(t, n.How, continuation.HowReplay, "goes on by")
 	want := strings.Replace(both(", so"), "[10]", "null", 1)
 	assert.Equal(t, pass(t, a, roleEvent(20), both("hm, so")), want)
 }
@@ -574,9 +565,8 @@ func TestAnswer_ReplaysLogprobs(t *testing.T) {
 	} {
 		a := begin(t, openai.Completion, `,"temperature":0,"logprobs":1`)
 		pass(t, a, logged("The", []int{20}, 10), logged("", nil, 12))
-		if n := next(t, a); n.How != continuation.HowReplay {
-			t.Fatalf("goes on by %s", n.How)
-		}
+		n := next(t, a)
+		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
 		got := pass(t, a, replay)
 		if strings.Count(got, "data: ") != 1 || !strings.Contains(got, `"text":"ö"`) || !strings.Contains(got, "\"tokens\":[\"\uFFFD\"]") {
 			t.Errorf("of %s\n got %s", replay, got)
@@ -605,9 +595,8 @@ func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 	} {
 		a := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true,"temperature":0}`), 3, nil)
 		pass(t, a, delta("The", "The"), delta(" s", " s"))
-		if n := next(t, a); n.How != continuation.HowReplay {
-			t.Fatalf("goes on by %s", n.How)
-		}
+		n := next(t, a)
+		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
 		got := regexp.MustCompile(`"sequence_number":\d+`).ReplaceAllString(pass(t, a, c.replay), `"sequence_number":1`)
 		assert.True(t, got == c.want, "of %s\n got %s\nwant %s", c.replay, got, c.want)
 	}
@@ -627,9 +616,8 @@ func TestAnswer_ReplaysForUsage(t *testing.T) {
 	}
 	for _, replay := range []string{text + finish, strings.Replace(finish, `"content":""`, `"content":"The"`, 1)} {
 		a := lost()
-		if n := next(t, a); n.How != continuation.HowReplay {
-			t.Fatalf("goes on by %s", n.How)
-		}
+		n := next(t, a)
+		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
 		assert.Equal(t, pass(t, a, roleEvent(20), replay, usage), usage, "%s", replay)
 	}
 	a := lost()
@@ -673,9 +661,8 @@ func TestAnswer_CountsMemory(t *testing.T) {
 		t.Errorf("%d bytes for 20,000 tokens", held)
 	}
 	f := fields(t, next(t, a).Request.Body)
-	if got := f["prompt"].([]any); len(got) != 20001 || got[19999] != float64(19999*7) {
-		t.Errorf("%d tokens", len(got))
-	}
+	got := f["prompt"].([]any)
+	assert.True(t, len(got) == 20001 && got[19999] == float64(19999*7), "%d tokens", len(got))
 	a.Release()
 	if held, _, _ := bodies.Memory(); held != 0 {
 		t.Errorf("%d bytes are held", held)

@@ -125,9 +125,8 @@ func TestCompletion_ContinuesAfterSuspension(t *testing.T) {
 			time.AfterFunc(3*time.Second, c.s.pace.TryBegin(c.maxMoves))
 		}
 		c.move = move{lost: time.Now().Add(-continueWithin - time.Minute)} // the timers are late
-		if why := c.prepare(d, &leg.Failure{Class: leg.Removed, Rule: leg.Removed.Rule()}); why != "" || c.move.how != continuation.HowPrompt {
-			t.Fatalf("it does not go on: %q %q", why, c.move.how)
-		}
+		why := c.prepare(d, &leg.Failure{Class: leg.Removed, Rule: leg.Removed.Rule()})
+		require.True(t, why == "" && c.move.how == continuation.HowPrompt, "it does not go on: %q %q", why, c.move.how)
 		c.move.endTurn()
 		l := c.r.Origin.Begin(d, leg.Wait{Limit: leg.GraceLimit(time.Hour)})
 		defer l.End()

@@ -34,9 +34,8 @@ func TestIDs(t *testing.T) {
 	if id := RequestID(http.Header{}); !uuid.MatchString(id) {
 		t.Errorf("without a header: %q", id)
 	}
-	if a, b := Key(), Key(); len(a) != 32 || a == b {
-		t.Errorf("keys %q and %q", a, b)
-	}
+	a, b := Key(), Key()
+	assert.True(t, len(a) == 32 && a != b, "keys %q and %q", a, b)
 }
 
 // Each leg has its own header. Fields of a dialect replace the client's, and change neither the client's

@@ -66,9 +66,8 @@ func TestLeg_AsContext(t *testing.T) {
 	<-grandchild.Done()
 	<-called
 	for _, c := range []context.Context{l, child, grandchild} {
-		if got := context.Cause(c); !errors.Is(got, errCause) {
-			t.Errorf("cause of %T: %v", c, got)
-		}
+		got := context.Cause(c)
+		assert.True(t, errors.Is(got, errCause), "cause of %T: %v", c, got)
 	}
 	late, cancel3 := context.WithCancel(l)
 	defer cancel3()
@@ -189,8 +188,7 @@ func TestEject_OnlyRefusedConnections(t *testing.T) {
 		{dial(netguard.ErrForbidden), NoConnection, BlameStrike},
 	} {
 		c := classOf(tc.err)
-		if r := c.Rule(); c != tc.class || r.Blame != tc.blame || !r.Retry || !r.SameKV {
-			t.Errorf("%v: %s, %+v", tc.err, c, r)
-		}
+		r := c.Rule()
+		assert.True(t, c == tc.class && r.Blame == tc.blame && r.Retry && r.SameKV, "%v: %s, %+v", tc.err, c, r)
 	}
 }

@@ -17,9 +17,8 @@ func TestAnswer_Tokens(t *testing.T) {
 	a.noteEvents([]byte(token + token))
 	a.noteEvents([]byte(token + `data: {"choices":[{"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}` + "\n\n"))
 	a.noteEvents([]byte(`data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":9}}}` + "\n\ndata: [DONE]\n\n"))
-	if want := (response.Tokens{Input: 9, Cached: 9, Output: 3, Finish: "stop"}); a.Tokens != want {
-		t.Errorf("%+v, want %+v", a.Tokens, want)
-	}
+	want := (response.Tokens{Input: 9, Cached: 9, Output: 3, Finish: "stop"})
+	assert.Equal(t, a.Tokens, want)
 	a.Prompted(0, 0) // no prefill
 	assert.Equal(t, a.Tokens.Cached, 9, "%+v", a.Tokens)
 	a.Prompted(8, 0)

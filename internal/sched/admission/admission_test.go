@@ -260,9 +260,8 @@ func TestCacheMissShare_InRange(t *testing.T) {
 			q := admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
 			require.NoError(t, r.Admit(t.Context(), &q))
 			q.Done(100, uncached, 10)
-			if miss := r.Miss("m"); miss < 0 || miss > 1 {
-				t.Fatalf("after %d uncached tokens of 100: %v", uncached, miss)
-			}
+			miss := r.Miss("m")
+			require.True(t, !(miss < 0) && !(miss > 1), "after %d uncached tokens of 100: %v", uncached, miss)
 		}
 	}
 }
@@ -569,9 +568,8 @@ func TestShare(t *testing.T) {
 		r.busy("m")
 		r.send(of(admission.Default)).waits(t)
 		r.SetOthers(tc.others)
-		if got := r.Status()[0].Share; math.Abs(got-tc.want) > 0.01 {
-			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
-		}
+		got := r.Status()[0].Share
+		assert.True(t, !(math.Abs(got-tc.want) > 0.01), "%s: %v, want %v", tc.name, got, tc.want)
 	}
 	// A proxy without a backlog has a share, too.
 	r := newRig(t, nil)
@@ -613,9 +611,8 @@ func TestWaitingTokens_OtherProxies(t *testing.T) {
 		},
 		Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}},
 	})
-	if got := r.Elsewhere(); len(got) != 2 || math.Abs(got["m"]-1500) > 0.1 || math.Abs(got["other"]-100) > 0.1 {
-		t.Errorf("%v", got)
-	}
+	got := r.Elsewhere()
+	assert.True(t, len(got) == 2 && !(math.Abs(got["m"]-1500) > 0.1) && !(math.Abs(got["other"]-100) > 0.1), "%v", got)
 }
 
 // A key's service in other proxies counts from its first request here, and only once.

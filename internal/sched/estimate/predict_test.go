@@ -47,9 +47,8 @@ func TestPredictions(t *testing.T) {
 		{estimate.KV{Held: 500, Streams: 2, Capacity: 1000, Usage: 0.7}, 0.7},
 		{estimate.KV{Held: 900, Streams: 4, Capacity: 1000}, 1.1},
 	} {
-		if got := r.KVUse(tc.kv); math.Abs(got-tc.want) > 1e-9 {
-			t.Errorf("%+v: %v, want %v", tc.kv, got, tc.want)
-		}
+		got := r.KVUse(tc.kv)
+		assert.True(t, !(math.Abs(got-tc.want) > 1e-9), "%+v: %v, want %v", tc.kv, got, tc.want)
 	}
 }
 

@@ -380,9 +380,8 @@ func TestUsage_ClockSetBack(t *testing.T) {
 		p := new(keylimit.Table)
 		p.Count("k", keylimit.Usage{Input: 100})
 		p.ShiftUse(-59)
-		if got := p.Usage(); len(got) != 1 || got[0].Hour.Input != 100 {
-			t.Errorf("59 minutes later: %+v", got)
-		}
+		got := p.Usage()
+		assert.True(t, len(got) == 1 && got[0].Hour.Input == 100, "59 minutes later: %+v", got)
 		p.ShiftUse(59 + 1e6)
 		assert.Len(t, p.Usage(), 0, "after the clock was set back")
 	})

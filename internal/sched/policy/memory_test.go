@@ -31,9 +31,8 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 		r := asking(prompt(1000*model+n, 3000))
 		r.Model = fmt.Sprint(model)
 		_, cached = policies[model].Choose(All(list), r)
-		if used := budget.Used(indexmem.Prompts); used > limit {
-			t.Fatalf("%d bytes of %d", used, limit)
-		}
+		used := budget.Used(indexmem.Prompts)
+		require.True(t, used <= limit, "%d bytes of %d", used, limit)
 		return cached
 	}
 	for n := range 100 {

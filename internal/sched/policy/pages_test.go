@@ -24,9 +24,8 @@ func TestPolicies_Documented(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")
 	which := read(t, filepath.Join(docs, "policies.md"))
-	if n := strings.Count(which, "\n"); n > 40 {
-		t.Errorf("policies.md has %d lines, which do not fit on a screen", n)
-	}
+	n := strings.Count(which, "\n")
+	assert.True(t, n <= 40, "policies.md has %d lines, which do not fit on a screen", n)
 	for _, name := range Names() {
 		page := read(t, filepath.Join(docs, "policies", name+".md"))
 		for _, wanted := range []string{"# `" + name + "`\n", "\n## When to use it\n", "\n## Cost\n", "\n## Settings\n", "\n## Scores\n"} {

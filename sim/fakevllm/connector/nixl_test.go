@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -60,9 +61,8 @@ func TestParseKV(t *testing.T) {
 			if tt.in != "" {
 				raw = []byte(tt.in)
 			}
-			if got := ParseNIXL(raw, NIXL); got.Form != tt.form {
-				t.Errorf("%s is form %d (%s), not %d", tt.in, got.Form, got.Why, tt.form)
-			}
+			got := ParseNIXL(raw, NIXL)
+			assert.True(t, got.Form == tt.form, "%s is form %d (%s), not %d", tt.in, got.Form, got.Why, tt.form)
 		})
 	}
 	spoiled := strings.Replace(load, "1.0", "1", 1)

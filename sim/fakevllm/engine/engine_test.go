@@ -75,9 +75,8 @@ func TestPrefill(t *testing.T) {
 			again, _, _ := request(c)
 			require.True(t, again.Queue(prompt(10), ""), "no place")
 			again.CountPrompts(0)
-			if hits := c.Count.CacheHits.Load(); (hits == 8) != tt.found {
-				t.Errorf("%d tokens are found by the next", hits)
-			}
+			hits := c.Count.CacheHits.Load()
+			assert.Equal(t, (hits == 8), tt.found, "%d tokens are found by the next", hits)
 		})
 	}
 }

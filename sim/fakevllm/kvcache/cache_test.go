@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // ids returns n tokens that differ between seeds.
@@ -90,12 +91,10 @@ func TestCacheFull(t *testing.T) {
 	t.Parallel()
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 4})
 	a := c.TryTake(ids(1, 48), "")
-	if h := c.TryTake(ids(2, 32), ""); h != nil {
-		t.Fatal("two blocks were given out of one")
-	}
-	if s := c.Stats(); s.Queries != 48 || s.Held != 3 {
-		t.Errorf("a prompt without room was counted: %+v", s)
-	}
+	h := c.TryTake(ids(2, 32), "")
+	require.True(t, h == nil, "two blocks were given out of one")
+	s := c.Stats()
+	assert.True(t, s.Queries == 48 && s.Held == 3, "a prompt without room was counted: %+v", s)
 	a.Free()
 	a.Free()
 	select {
@@ -103,9 +102,8 @@ func TestCacheFull(t *testing.T) {
 	default:
 		t.Error("no notice of the free blocks")
 	}
-	if h := c.TryTake(ids(2, 64), ""); h == nil {
-		t.Error("no room in an empty cache")
-	}
+	h = c.TryTake(ids(2, 64), "")
+	assert.True(t, h != nil, "no room in an empty cache")
 }
 
 // TestEvents: the events determine which blocks can be found.
@@ -151,8 +149,7 @@ func TestEvents(t *testing.T) {
 			}
 			want, parent = want+4, found
 		}
-		if got := run(t, c, prompt); got != want {
-			t.Fatalf("request %d: %d tokens found, the events promised %d", i, got, want)
-		}
+		got := run(t, c, prompt)
+		require.True(t, got == want, "request %d: %d tokens found, the events promised %d", i, got, want)
 	}
 }

@@ -30,9 +30,8 @@ func TestFineTokensOfLongerText(t *testing.T) {
 	whole := model.TokenizeFine(prose)
 	for n := range len(prose) {
 		got := model.TokenizeFine(prose[:n])
-		if same := common(got, whole); same < len(got)-8 {
-			t.Errorf("the first %d bytes share %d of %d tokens with the text", n, same, len(got))
-		}
+		same := common(got, whole)
+		assert.True(t, same >= len(got)-8, "the first %d bytes share %d of %d tokens with the text", n, same, len(got))
 	}
 }
 

@@ -15,9 +15,8 @@ func TestTokenize_OneTokenPerWord(t *testing.T) {
 	t.Parallel()
 	for id := model.FirstTextToken; id < model.FirstByte; id++ {
 		word := string(model.AppendWord(nil, id))
-		if got := model.Tokenize(word); len(got) != 1 || got[0] != id {
-			t.Fatalf("%q of %d is tokenized as %v", word, id, got)
-		}
+		got := model.Tokenize(word)
+		require.True(t, len(got) == 1 && got[0] == id, "%q of %d is tokenized as %v", word, id, got)
 	}
 }
 

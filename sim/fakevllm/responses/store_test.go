@@ -37,9 +37,8 @@ func TestConversationContinues(t *testing.T) {
 	if err := s.Admit(&request.Request{Previous: "b"}); status(err) != http.StatusNotFound {
 		t.Errorf("one that was not kept: %v", err)
 	}
-	if body, e := s.Read("a", false); e != nil || string(body) != `{"id":"a"}` {
-		t.Errorf("%s %v", body, e)
-	}
+	body, e := s.Read("a", false)
+	assert.True(t, e == nil && string(body) == `{"id":"a"}`, "%s %v", body, e)
 	if _, e := s.Read("a", true); e == nil || pydantic.AsError(e).Status != http.StatusBadRequest {
 		t.Errorf("an answer that has ended was cancelled: %v", e)
 	}
@@ -51,9 +50,8 @@ func TestCancel(t *testing.T) {
 	s := responses.New()
 	cancelled := false
 	s.Queue("a", []byte(`{"status":"queued"}`), func() { cancelled = true })
-	if body, e := s.Read("a", true); e != nil || string(body) != `{"status":"cancelled"}` || !cancelled {
-		t.Errorf("%s %v", body, e)
-	}
+	body, e := s.Read("a", true)
+	assert.True(t, e == nil && string(body) == `{"status":"cancelled"}` && cancelled, "%s %v", body, e)
 	s.Keep(reply("a"), new(answer.Lane), []byte(`{"status":"completed"}`))
 	if body, _ := s.Read("a", false); string(body) != `{"status":"cancelled"}` {
 		t.Errorf("afterwards it is %s", body)
