@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"io"
 	"net"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -51,6 +53,34 @@ func Eventually(t testing.TB, timeout time.Duration, cond func() error) {
 		case <-time.After(min(max(waited/10, minPause), maxPause)):
 		}
 	}
+}
+
+// EventuallyEqual polls get until it returns want, as Eventually does. about is that of assert.Equal.
+func EventuallyEqual[T comparable](t testing.TB, timeout time.Duration, get func() T, want T, about ...any) {
+	t.Helper()
+	Eventually(t, timeout, func() error {
+		if got := get(); got != want {
+			return errors.New(assert.Message(about, "got %s, want %s", assert.Value{V: got}, assert.Value{V: want}))
+		}
+		return nil
+	})
+}
+
+// EventuallyTrue polls cond until it returns true, as EventuallyEqual does.
+func EventuallyTrue(t testing.TB, timeout time.Duration, cond func() bool, about ...any) {
+	t.Helper()
+	EventuallyEqual(t, timeout, cond, true, about...)
+}
+
+// Until polls get until done reports true of what it returns, as Eventually does.
+func Until[T any](t testing.TB, timeout time.Duration, get func() T, done func(T) bool) {
+	t.Helper()
+	Eventually(t, timeout, func() error {
+		if got := get(); !done(got) {
+			return errors.New(assert.Value{V: got}.String())
+		}
+		return nil
+	})
 }
 
 // Ask sends a request with a JSON body, or none for "", and returns the answer, whose body

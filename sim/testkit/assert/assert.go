@@ -17,83 +17,109 @@ import (
 // Equal reports whether got == want.
 func Equal[T comparable](t testing.TB, got, want T, about ...any) bool {
 	t.Helper()
-	return check(t, got == want, about, "got %s, want %s", show(got), show(want))
+	return got == want || fail(t, about, "got %s, want %s", Value{got}, Value{want})
 }
 
-// True reports whether a condition holds. The message describes the failure; its arguments are evaluated in any case.
-func True(t testing.TB, ok bool, format string, args ...any) bool {
+// NotEqual reports whether got != not.
+func NotEqual[T comparable](t testing.TB, got, not T, about ...any) bool {
 	t.Helper()
-	if !ok {
-		t.Errorf(format, args...)
-	}
-	return ok
+	return got != not || fail(t, about, "got %s", Value{got})
+}
+
+// True reports whether got is true.
+func True(t testing.TB, got bool, about ...any) bool {
+	t.Helper()
+	return Equal(t, got, true, about...)
+}
+
+// False reports whether got is false.
+func False(t testing.TB, got bool, about ...any) bool {
+	t.Helper()
+	return Equal(t, got, false, about...)
 }
 
 // EqualSlices reports whether two slices have the same elements; nil and an empty one are the same.
 func EqualSlices[S ~[]E, E comparable](t testing.TB, got, want S, about ...any) bool {
 	t.Helper()
-	return check(t, slices.Equal(got, want), about, "got %s, want %s", show(got), show(want))
+	return slices.Equal(got, want) || fail(t, about, "got %s, want %s", Value{got}, Value{want})
 }
 
 // Len reports whether a slice, map or text has a length.
 func Len(t testing.TB, got any, want int, about ...any) bool {
 	t.Helper()
 	n := reflect.ValueOf(got).Len()
-	return check(t, n == want, about, "length %d, want %d: %s", n, want, show(got))
+	return n == want || fail(t, about, "length %d, want %d: %s", n, want, Value{got})
 }
 
 // NoDiff reports whether cmp.Diff finds no difference.
 func NoDiff(t testing.TB, want, got any, opts ...cmp.Option) bool {
 	t.Helper()
 	diff := cmp.Diff(want, got, opts...)
-	return check(t, diff == "", nil, "(-want +got)\n%s", diff)
+	return diff == "" || fail(t, nil, "(-want +got)\n%s", diff)
 }
 
 // NoError reports whether err is nil.
 func NoError(t testing.TB, err error, about ...any) bool {
 	t.Helper()
-	return check(t, err == nil, about, "%v", err)
+	return err == nil || fail(t, about, "%v", err)
+}
+
+// Error reports whether err is not nil.
+func Error(t testing.TB, err error, about ...any) bool {
+	t.Helper()
+	return err != nil || fail(t, about, "no error")
 }
 
 // ErrorIs reports whether errors.Is(err, target).
 func ErrorIs(t testing.TB, err, target error, about ...any) bool {
 	t.Helper()
-	return check(t, errors.Is(err, target), about, "got error %q, want %q", fmt.Sprint(err), fmt.Sprint(target))
+	return errors.Is(err, target) || fail(t, about, "got error %v, want %v", err, target)
 }
 
 // ErrorContains reports whether err is an error whose text contains all of the parts.
 func ErrorContains(t testing.TB, err error, parts ...string) bool {
 	t.Helper()
-	return check(t, err != nil, nil, "no error, want one with %q", parts) && Contains(t, err.Error(), parts...)
+	return (err != nil || fail(t, nil, "no error, want one with %q", parts)) && Contains(t, err.Error(), parts...)
 }
 
 // Contains reports whether a text contains all of the parts.
 func Contains(t testing.TB, text string, parts ...string) bool {
 	t.Helper()
 	missing := slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return strings.Contains(text, part) })
-	return check(t, len(missing) == 0, nil, "%q are not in\n%s", missing, text)
+	return len(missing) == 0 || fail(t, nil, "%q are not in\n%s", missing, text)
 }
 
-// show returns a value as a failure prints it.
-func show(v any) string {
-	switch v.(type) {
-	case string, []string:
-		return fmt.Sprintf("%q", v)
-	}
-	return fmt.Sprintf("%+v", v)
-}
-
-func check(t testing.TB, ok bool, about []any, format string, args ...any) bool {
+// NotContains reports whether a text does not contain a part.
+func NotContains(t testing.TB, text, part string) bool {
 	t.Helper()
-	if ok {
-		return true
+	return !strings.Contains(text, part) || fail(t, nil, "%q is in\n%s", part, text)
+}
+
+// Value prints a value as a failure does.
+type Value struct{ V any }
+
+func (v Value) String() string {
+	switch v.V.(type) {
+	case string, []string:
+		return fmt.Sprintf("%q", v.V)
 	}
-	text := fmt.Sprintf(format, args...)
-	if len(about) == 1 {
-		text = fmt.Sprintf("%v: %s", about[0], text)
-	} else if len(about) > 1 {
-		text = fmt.Sprintf(fmt.Sprint(about[0]), about[1:]...) + ": " + text
-	}
-	t.Error(text)
+	return fmt.Sprintf("%+v", v.V)
+}
+
+func fail(t testing.TB, about []any, format string, args ...any) bool {
+	t.Helper()
+	t.Error(Message(about, format, args...))
 	return false
+}
+
+// Message returns the text of a failure, after what it is about.
+func Message(about []any, format string, args ...any) string {
+	text := fmt.Sprintf(format, args...)
+	switch len(about) {
+	case 0:
+		return text
+	case 1:
+		return fmt.Sprintf("%v: %s", about[0], text)
+	}
+	return fmt.Sprintf(fmt.Sprint(about[0]), about[1:]...) + ": " + text
 }

@@ -15,10 +15,22 @@ func Equal[T comparable](t testing.TB, got, want T, about ...any) {
 	must(t, assert.Equal(t, got, want, about...))
 }
 
-// True ends the test unless a condition holds.
-func True(t testing.TB, ok bool, format string, args ...any) {
+// NotEqual ends the test unless got != not.
+func NotEqual[T comparable](t testing.TB, got, not T, about ...any) {
 	t.Helper()
-	must(t, assert.True(t, ok, format, args...))
+	must(t, assert.NotEqual(t, got, not, about...))
+}
+
+// True ends the test unless got is true.
+func True(t testing.TB, got bool, about ...any) {
+	t.Helper()
+	must(t, assert.True(t, got, about...))
+}
+
+// False ends the test unless got is false.
+func False(t testing.TB, got bool, about ...any) {
+	t.Helper()
+	must(t, assert.False(t, got, about...))
 }
 
 // EqualSlices ends the test unless two slices have the same elements.
@@ -45,6 +57,12 @@ func NoError(t testing.TB, err error, about ...any) {
 	must(t, assert.NoError(t, err, about...))
 }
 
+// Error ends the test if err is nil.
+func Error(t testing.TB, err error, about ...any) {
+	t.Helper()
+	must(t, assert.Error(t, err, about...))
+}
+
 // ErrorIs ends the test unless errors.Is(err, target).
 func ErrorIs(t testing.TB, err, target error, about ...any) {
 	t.Helper()
@@ -61,6 +79,12 @@ func ErrorContains(t testing.TB, err error, parts ...string) {
 func Contains(t testing.TB, text string, parts ...string) {
 	t.Helper()
 	must(t, assert.Contains(t, text, parts...))
+}
+
+// NotContains ends the test if a text contains a part.
+func NotContains(t testing.TB, text, part string) {
+	t.Helper()
+	must(t, assert.NotContains(t, text, part))
 }
 
 func must(t testing.TB, ok bool) {
