@@ -405,12 +405,7 @@ func TestQueueAgain_Ends(t *testing.T) {
 				}
 				return nil
 			})
-			testkit.Eventually(t, waitLimit, func() error {
-				if n := prefillLoad(r).InFlight.Load(); n != 0 {
-					return fmt.Errorf("%d requests count at prefill while it waits", n)
-				}
-				return nil
-			})
+			testkit.EventuallyEqual(t, waitLimit, prefillLoad(r).InFlight.Load, 0, "requests at prefill while it waits")
 			if tt.body == "" {
 				leave()
 			} else {

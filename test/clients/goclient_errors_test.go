@@ -165,12 +165,7 @@ func TestGoClientAborts(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	testkit.Eventually(t, soon, func() error {
-		if n := sum(r.D, aborted); n != times+1 {
-			return fmt.Errorf("%d requests aborted, want %d", n, times+1)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int64 { return sum(r.D, aborted) }, times+1, "requests aborted")
 	r.strict()
 	assert.Equal(t, len(s.all()), times+1, "requests: cancelled requests must not be retried")
 	testkit.Eventually(t, soon, func() error {

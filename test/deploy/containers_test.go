@@ -195,12 +195,8 @@ func TestContainers(t *testing.T) {
 		pid, err := strconv.Atoi(strings.TrimSpace(run(t, "docker", "inspect", "--format", "{{.State.Pid}}", cut)))
 		require.NoError(t, err)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-		testkit.Eventually(t, 2*time.Minute, func() error {
-			if is := c.incarnation("decode-1:8200"); is == "" || is == was {
-				return fmt.Errorf("incarnation %q, was %q", is, was)
-			}
-			return nil
-		})
+		incarnation := func() string { return c.incarnation("decode-1:8200") }
+		testkit.Until(t, 2*time.Minute, incarnation, func(is string) bool { return is != "" && is != was })
 		c.serving(2, 2, c.proxies...)
 	})
 	step("docker network disconnect decode-1", true, func() {

@@ -198,12 +198,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	if status, _, text := r.ask("everywhere"); status != http.StatusNotFound {
 		t.Errorf("unloaded everywhere: %d %s", status, text)
 	}
-	testkit.Eventually(t, time.Minute, func() error {
-		if names := r.names(); slices.Contains(names, "everywhere") {
-			return fmt.Errorf("still listed: %q", names)
-		}
-		return nil
-	})
+	testkit.Until(t, time.Minute, r.names, func(names []string) bool { return !slices.Contains(names, "everywhere") })
 	r.served(model)
 }
 

@@ -46,12 +46,8 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	c := newClient(t, adminKey)
 	result := make(chan loadgen.Result, 1)
 	go func() { result <- complete(t.Context(), c, p.URL(), "a long prompt", 5) }()
-	testkit.Eventually(t, soon, func() error {
-		if n := metric(t, p.URL(), "pd_instance_in_flight"); n != 1 {
-			return fmt.Errorf("%v legs in flight", n)
-		}
-		return nil
-	})
+	inFlight := func() float64 { return metric(t, p.URL(), "pd_instance_in_flight") }
+	testkit.EventuallyEqual(t, soon, inFlight, 1)
 	restore := noDescriptors(t, p)
 	const ejected, notAsked = "instance ejected", "a silent instance could not be probed"
 	log := func() string {

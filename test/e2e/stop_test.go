@@ -240,12 +240,7 @@ func TestCutRequests(t *testing.T) {
 		_ = resp.Body.Close()
 		read <- resp.Status
 	}()
-	testkit.Eventually(t, soon, func() error {
-		if c := engine.Counters(); c.Requests <= streams || c.Faults == 0 {
-			return fmt.Errorf("%d requests, %d faults", c.Requests, c.Faults)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, engine.Counters, func(c fakevllm.Counters) bool { return c.Requests > streams && c.Faults > 0 })
 	require.NoError(t, p.Signal(syscall.SIGTERM))
 	for _, resp := range open {
 		rest, err := io.ReadAll(resp.Body)

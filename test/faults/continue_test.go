@@ -317,12 +317,7 @@ func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
 	wait, ended := c.streams(t, r, n, tokens, fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0"})
 	drained := r.decode[0]
-	testkit.Eventually(t, soon, func() error {
-		if k := runningOn(t, drained); k < n/3 {
-			return fmt.Errorf("%d streams run on %s", k, drained.Address)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, func() int { return runningOn(t, drained) }, func(k int) bool { return k >= n/3 })
 	began := time.Now()
 	r.mustPdctl("drain", "decode", drained.Address, "--move-after", "2s", "--wait", "--timeout", "60s")
 	t.Logf("drained in %s", time.Since(began))
@@ -353,12 +348,7 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	o := fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0"}
 	waitStreams, _ := c.streams(t, r, n, tokens, o)
 	killed := r.decode[0]
-	testkit.Eventually(t, soon, func() error {
-		if k := runningOn(t, killed); k < n {
-			return fmt.Errorf("%d streams run on %s", k, killed.Address)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, func() int { return runningOn(t, killed) }, func(k int) bool { return k >= n })
 	const bystanders, normal, during = 40, 5 * time.Second, 10 * time.Second // some run on the instance that is killed
 	r.engineArgs = append(engine, "--max-num-seqs", strconv.Itoa(capacity+bystanders))
 	rest := r.node(instance.Decode, 2, longer)
@@ -459,12 +449,7 @@ func TestStreamsContinueCost(t *testing.T) {
 					})
 				})
 			}
-			testkit.Eventually(t, 5*time.Minute, func() error {
-				if k := full.Load(); k < n {
-					return fmt.Errorf("%d streams have %s", k, c.name)
-				}
-				return nil
-			})
+			testkit.Until(t, 5*time.Minute, full.Load, func(k int64) bool { return k >= n })
 			memory[moves] = (heapOf(t, p, listen) - began) / n / 1024
 			leave()
 			wg.Wait()

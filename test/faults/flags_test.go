@@ -68,12 +68,7 @@ func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
 	l, p := r.load(), r.startPool()
 	etcd.Restart()
 	cli := etcd.Client(t)
-	testkit.Eventually(t, soon, func() error {
-		if n := len(keys(t, cli)); n != 2 {
-			return fmt.Errorf("%d keys", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int { return len(keys(t, cli)) }, 2, "keys")
 	r.awaitStatus(etcdIs("live"))
 	l.Served(20)
 	l.Finish()

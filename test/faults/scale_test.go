@@ -101,12 +101,7 @@ func count(s *instance.Snapshot) int {
 // awaitCount waits until a watcher has n usable instances.
 func awaitCount(t testing.TB, w *watch.Watcher, n int) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		if got := count(w.Snapshot()); got != n {
-			return fmt.Errorf("%d instances of %d", got, n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int { return count(w.Snapshot()) }, n, "instances")
 }
 
 // converge registers n instances while watchers run and returns the time from the last
@@ -299,12 +294,7 @@ func TestFault26_SlowReader(t *testing.T) {
 	for i := range 3000 {
 		last = members.Put(t, cli, l.Instance(prefillAt(i%200)), members.Ready)
 	}
-	testkit.Eventually(t, soon, func() error {
-		if rev := w.Snapshot().Revision; rev != last {
-			return fmt.Errorf("at revision %d, want %d", rev, last)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int64 { return w.Snapshot().Revision }, last, "revision")
 	assert.True(t, held.Revision < last && len(held.All()) == 200,
 		"the snapshot that is held has changed: revision %d", held.Revision)
 	// A snapshot of 200 instances is about 100 KB: 3000 of them would be 300 MB.

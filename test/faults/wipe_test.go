@@ -96,12 +96,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	etcd.Wipe()
 	etcd.Restart()
 	members.Put(t, etcd.Client(t), members.Layout(t).Schema(), `{"v":1}`)
-	testkit.Eventually(t, soon, func() error {
-		if s := w.Status(); s.Epochs == 0 || s.State != watch.Live {
-			return fmt.Errorf("the wipe was not detected: %+v", s)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, w.Status, func(s watch.Status) bool { return s.Epochs != 0 && s.State == watch.Live })
 	for _, in := range w.Snapshot().All() {
 		assert.Equal(t, in.View, instance.Orphan, "%s is shown as", in.Key)
 	}

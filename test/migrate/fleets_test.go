@@ -1,7 +1,6 @@
 package migrate_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -78,12 +77,7 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range []*site{a, b} {
-		testkit.Eventually(t, soon, func() error {
-			if st := s.status(); !slices.Contains(st.DecodeNodes, e.Address()) {
-				return fmt.Errorf("%v", st.DecodeNodes)
-			}
-			return nil
-		})
+		testkit.Until(t, soon, s.status, func(st status) bool { return slices.Contains(st.DecodeNodes, e.Address()) })
 	}
 
 	// A proxy that loses an instance of its command line logs it.
@@ -110,10 +104,6 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 // awaitPrefill waits until exactly these prefill instances are used.
 func (s *site) awaitPrefill(t *testing.T, prefill []string) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		if st := s.status(); !slices.Equal(st.PrefillNodes, s.addresses(prefill...)) {
-			return fmt.Errorf("prefill %v", st.PrefillNodes)
-		}
-		return nil
-	})
+	want := s.addresses(prefill...)
+	testkit.Until(t, soon, s.status, func(st status) bool { return slices.Equal(st.PrefillNodes, want) })
 }

@@ -75,11 +75,8 @@ func TestLMCacheSeveralHosts(t *testing.T) {
 		up(fakevllm.RoleDecode, "127.0.0.5", "host4-IP", "8001"),
 	}
 	p := s.start(lmcacheHosts, overStore, "PD_PORT="+s.ports["8000"]) // the line uses the default, 8000
-	testkit.Eventually(t, soon, func() error {
-		if st := s.status(); !slices.Equal(st.PrefillNodes, prefills) || !slices.Equal(st.DecodeNodes, decodes) {
-			return fmt.Errorf("prefill %v, decode %v", st.PrefillNodes, st.DecodeNodes)
-		}
-		return nil
+	testkit.Until(t, soon, s.status, func(st status) bool {
+		return slices.Equal(st.PrefillNodes, prefills) && slices.Equal(st.DecodeNodes, decodes)
 	})
 	for range 4 {
 		s.serves(elasticChat, "hello", 50)

@@ -45,12 +45,7 @@ func TestLogLevel(t *testing.T) {
 		for _, pid := range append(children(t, proxy.PID()), proxy.PID()) {
 			require.NoError(t, syscall.Kill(pid, step.signal))
 		}
-		testkit.Eventually(t, patience, func() error {
-			if got := ask(http.MethodGet, ""); got != step.want {
-				return fmt.Errorf("the level is %s, want %s", got, step.want)
-			}
-			return nil
-		})
+		testkit.EventuallyEqual(t, patience, func() string { return ask(http.MethodGet, "") }, step.want, "level")
 	}
 	if n := harness.Metric(t, proxy.URL(), "pd_etcd_embedded_ends_total"); n != 0 || harness.Metric(t, proxy.URL(), "pd_etcd_embedded_up") != 1 {
 		t.Errorf("the embedded etcd has exited %v times", n)
