@@ -25,14 +25,13 @@ type history struct {
 func newHistory(t *testing.T, k Kind) *history {
 	t.Helper()
 	h := &history{list: fleet(1, 1, 1, 1), now: time.Unix(1000, 0), rng: rand.New(rand.NewPCG(5, 6))}
-	x, engines := follow(t, h.list)
-	h.engines = engines
+	_, _, h.engines = follow(t, h.list)
 	h.system = prompt(1, 600)
 	for i := range h.chats {
 		h.chats[i] = prompt(10+i, 3100)
 	}
 	h.engines[1].stores(h.system)
-	h.policy = k.New(Options{Rand: rand.New(rand.NewPCG(3, 4)).Float64, Now: func() time.Time { return h.now }, Caches: x})
+	h.policy = k.New(Options{Rand: rand.New(rand.NewPCG(3, 4)).Float64, Now: func() time.Time { return h.now }, Caches: h.engines[0].index})
 	return h
 }
 
