@@ -49,8 +49,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 		return nil
 	})
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 	// From now on the keys decide: an instance that an operator removes is not used any more.
 	mustRun(t, "pdctl", "remove", "--yes", "decode", r.decode[0].Address, "--etcd-endpoints", etcd.Endpoint())
 	r.awaitEntry(r.decode[0].Address, func(in instance.Listing, ok bool) bool { return !ok || in.Intent == instance.Removed })
@@ -71,6 +70,5 @@ func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
 	testkit.EventuallyEqual(t, soon, func() int { return len(keys(t, cli)) }, 2, "keys")
 	r.awaitStatus(etcdIs("live"))
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 }

@@ -60,8 +60,7 @@ func TestFault08_QuorumLost(t *testing.T) {
 	r.awaitStatus(etcdIs(string(watch.Live)))
 	measured(t, 8, "resume to following again", r.follows(1), 0)
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 	if after := keys(t, c.Client(t)); !maps.Equal(before, after) {
 		t.Logf("leases before %v, after %v: the leader resumed as leader and revoked them", before, after)
 	}
@@ -100,8 +99,7 @@ func TestFault09_EtcdPaused(t *testing.T) {
 			measured(t, 9, "pause of "+length.String()+": resume to the last re-registration (TTL 3 s)", time.Since(resumed), ttl/3+time.Second)
 			r.awaitAll()
 			l.Served(20)
-			l.Finish()
-			p.neverBelow(2)
+			p.finish(l, 2)
 		})
 	}
 }
@@ -126,8 +124,7 @@ func TestFault10_EtcdKilled(t *testing.T) {
 		r.awaitAgent(n, registrationIs(lease.Registered))
 	}
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 	after := keys(t, etcd.Client(t))
 	assert.True(t, maps.Equal(before, after), "keys before %v, after %v", before, after)
 }
@@ -157,8 +154,7 @@ func TestFault28_PausedThenNoSpace(t *testing.T) {
 	}
 	r.awaitView("")
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 }
 
 // outOfSpace is a condition for the alarm that an operator sees.
@@ -191,8 +187,7 @@ func TestFault19_NoSpace(t *testing.T) {
 	r.decode = append(r.decode, late)
 	r.awaitAll()
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 }
 
 // etcd is not reachable at the start: the proxy answers with an error in the OpenAI format, and

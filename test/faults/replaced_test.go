@@ -92,8 +92,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	out, _ := command(t, "pdctl", "doctor", "--etcd-endpoints", strings.Join(c.Endpoints(), ","))
 	require.Contains(t, out, configured[0]+" is not a member of the cluster, or does not answer")
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 	// A new process with the same configuration and state directory.
 	require.NoError(t, r.proxies[0].Stop(t.Context()))
 	r.proxies = append(r.proxies[:0], r.proxy("proxy-again", "--audit-interval", "1s", "--state-dir", state))

@@ -294,6 +294,13 @@ func (p *pool) neverBelow(n int) {
 	}
 }
 
+// finish ends the load, and checks its requests and that no role had fewer than n instances in any poll.
+func (p *pool) finish(l *harness.Load, n int) {
+	p.t.Helper()
+	l.Finish()
+	p.neverBelow(n)
+}
+
 // sawView reports whether an instance had the given view in any poll.
 func (p *pool) sawView(address string, v instance.View) bool {
 	p.mu.Lock()

@@ -78,8 +78,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	l := r.load()
 	hold(t, 8*time.Second, r.decode[0].Engine, r.decode[1].Engine)
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 	for _, n := range r.decode {
 		assert.True(t, !p.sawView(n.Address, instance.Ejected), "%s was ejected, although no instance answered", n.Address)
 	}

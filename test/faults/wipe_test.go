@@ -71,8 +71,7 @@ func TestFault11_Wiped(t *testing.T) {
 		})
 	}
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 	if s, err := fetchStatus(t.Context(), r.proxies[0]); err != nil || s.Revision >= 300 {
 		t.Errorf("the proxy is at revision %d of a store that has fewer, %v", s.Revision, err)
 	}
@@ -127,8 +126,7 @@ func TestFault12_WipedAndNewerRevision(t *testing.T) {
 	r.awaitAgreement(cli)
 	measured(t, 12, "contact lost: line restored to agreeing with etcd (audit 2 s)", time.Since(back), 2*audit)
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 }
 
 // As above, but contact is never lost: the address of etcd switches to a store of the same identity
@@ -269,8 +267,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 		return nil
 	})
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 	after := requestsOf(t, removed) + requestsOf(t, drained)
 	assert.Equal(t, after, before, "%d requests went to instances that were removed or drained", after-before)
 }
