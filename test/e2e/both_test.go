@@ -10,7 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -18,9 +17,8 @@ import (
 // engine serves decode-only, and the loss of an engine under load fails no request.
 func TestFleetOfBoth(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	proxy := proxies(t, f, etcd, 1)[0]
+	f, etcd, list := proxies(t, 1)
+	proxy := list[0]
 	nodes := make([]*fleet.Node, 3)
 	for i := range nodes {
 		nodes[i] = node(t, f, fmt.Sprintf("both-%d", i+1), instance.Both, 0, etcd)
@@ -84,9 +82,8 @@ func TestFleetOfBoth(t *testing.T) {
 // An engine with both roles is used if there are no instances of one role.
 func TestBothRoles_Fallback(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	proxy := proxies(t, f, etcd, 1)[0]
+	f, etcd, list := proxies(t, 1)
+	proxy := list[0]
 	p := node(t, f, "prefill", instance.Prefill, 0, etcd)
 	d := node(t, f, "decode", instance.Decode, 0, etcd)
 	b := node(t, f, "both", instance.Both, 0, etcd)
@@ -115,9 +112,8 @@ func TestBothRoles_Fallback(t *testing.T) {
 // pdctl and the admin routes add and remove both memberships of an engine at once.
 func TestAddBoth(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	proxy := proxies(t, f, etcd, 1)[0]
+	f, etcd, list := proxies(t, 1)
+	proxy := list[0]
 	n := node(t, f, "both", instance.Both, 0)
 	wait := func(want int) {
 		t.Helper()

@@ -15,7 +15,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -26,9 +25,8 @@ import (
 func TestNoDescriptorsLeft(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	p := proxies(t, f, etcd, 1)[0]
+	f, etcd, list := proxies(t, 1)
+	p := list[0]
 	for _, role := range instance.Roles() {
 		for i := range 2 {
 			n := startNode(t, f, fleet.NodeSpec{

@@ -25,14 +25,21 @@ const adminKey = "e2e-admin-key"
 // soon bounds the time that a test waits for a condition; no test asserts on it.
 const soon = 60 * time.Second
 
-// proxies starts n proxies on one etcd.
-func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
+// proxiesOn starts n proxies on one etcd.
+func proxiesOn(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 	t.Helper()
 	var out []*fleet.Proxy
 	for i := range n {
 		out = append(out, startProxy(t, f, fmt.Sprintf("proxy-%d", i+1), etcd, "--connector", "nixl", "--waiting-retry-interval", "200ms"))
 	}
 	return out
+}
+
+// proxies starts a fleet of n proxies and an etcd.
+func proxies(t *testing.T, n int) (f *fleet.Fleet, etcd string, list []*fleet.Proxy) {
+	t.Helper()
+	f, etcd = newFleet(t), etcdtest.Start(t).Endpoint()
+	return f, etcd, proxiesOn(t, f, etcd, n)
 }
 
 // startProxy starts a proxy on an etcd.
@@ -134,9 +141,7 @@ func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]see
 // same, and nothing changes when all are restarted.
 func TestProxiesAgree(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 3)
+	f, etcd, list := proxies(t, 3)
 	node(t, f, "p1", instance.Prefill, 0, etcd)
 	p2 := node(t, f, "p2", instance.Prefill, 0)
 	d1 := node(t, f, "d1", instance.Decode, 0)

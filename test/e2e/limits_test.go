@@ -17,7 +17,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -27,9 +26,7 @@ import (
 func TestLimitOfTheFleet(t *testing.T) {
 	t.Parallel()
 	const limit = 1200 // per minute
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 3)
+	f, etcd, list := proxies(t, 3)
 	node(t, f, "p", instance.Prefill, 0, etcd)
 	node(t, f, "d", instance.Decode, 0, etcd)
 	agree(t, etcd, list, 2)

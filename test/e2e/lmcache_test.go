@@ -27,9 +27,7 @@ import (
 // not_notified and be retried.
 func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 2)
+	f, etcd, list := proxies(t, 2)
 	nodes := pair(t, f, fleet.NodeSpec{Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
 	for _, p := range list {
 		require.NoError(t, p.WaitFor(t.Context(), 1, 1))

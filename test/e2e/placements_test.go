@@ -10,7 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -18,9 +17,7 @@ import (
 // The next turn of a chat finds its cache through a proxy that has not seen the chat.
 func TestNextTurnThroughAnotherProxy(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 2)
+	f, etcd, list := proxies(t, 2)
 	for i := range 4 {
 		node(t, f, fmt.Sprint("p", i), instance.Prefill, 0, etcd)
 	}

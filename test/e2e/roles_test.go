@@ -98,7 +98,7 @@ func TestRoleChanges(t *testing.T) {
 	r := &roleRig{t: t, etcd: etcdtest.Start(t)}
 	f := newFleet(t)
 	endpoint := r.etcd.Endpoint()
-	r.proxies = proxies(t, f, endpoint, 3)
+	r.proxies = proxiesOn(t, f, endpoint, 3)
 	for i := range 4 {
 		r.nodes = append(r.nodes, node(t, f, fmt.Sprintf("both-%d", i+1), instance.Both, 0, endpoint))
 	}
