@@ -134,20 +134,6 @@ func TestStoredResponses_LostWithEngine(t *testing.T) {
 	}
 }
 
-// A draining instance gets no new work, but still serves its stored responses.
-func TestStoredResponses_Draining(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	id := r.stored("")
-	d := instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
-	d.Intent = instance.Drain
-	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
-	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
-	assert.Equal(t, status, http.StatusOK, body)
-	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
-	assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
-}
-
 // An instance that breaks the first connection may still have the response: it is queried
 // again.
 func TestStoredResponses_QueriedAgain(t *testing.T) {
@@ -216,11 +202,11 @@ func TestResponsesInTheBackground_Stream(t *testing.T) {
 	}
 }
 
-// An instance is queried for stored responses even if the proxy does not support its connector or has not
-// verified it yet.
+// An instance is queried for stored responses even if it gets no new work.
 func TestStoredResponses_AnyInstance(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*instance.Instance){
+		"draining":          func(in *instance.Instance) { in.Intent = instance.Drain },
 		"unknown connector": func(in *instance.Instance) { in.Record.Connector = "teleport" },
 		"not verified":      func(in *instance.Instance) { in.View, in.Verified = instance.Unverified, false },
 	} {
