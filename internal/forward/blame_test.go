@@ -141,8 +141,7 @@ func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm
 		s = r.D[0]
 	}
 	script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
-	done := make(chan answer, 1)
-	go func() { done <- r.postScenario(q) }()
+	done := async(func() answer { return r.postScenario(q) })
 	eventually(t, "the leg hangs", func() bool { return s.Counters().Faults >= 1 }) // a probe may hang by now as well
 	return s, done
 }
@@ -245,8 +244,7 @@ func TestDraining_LegsFinish(t *testing.T) {
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 2, nil)
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 200 * time.Millisecond, Times: 1})
-		done := make(chan answer, 1)
-		go func() { done <- r.postScenario(q) }()
+		done := async(func() answer { return r.postScenario(q) })
 		eventually(t, "the decode leg runs", func() bool { return r.D[0].Counters().Faults == 1 })
 		r.members.change(func(in *instance.Instance) *instance.Instance {
 			if in.Key == key(instance.Decode, r.D[0]) {
@@ -387,8 +385,7 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 				}
 				script(t, list[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 				script(t, list[1], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
-				done := make(chan answer, 1)
-				go func() { done <- r.postScenario(q) }()
+				done := async(func() answer { return r.postScenario(q) })
 				eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
 				r.members.remove(key(role, list[1]))
 				r.checkWhole(q, <-done)

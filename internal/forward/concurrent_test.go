@@ -291,9 +291,7 @@ func portOf(e *pairEngine) int {
 
 // begin sends a request and returns the channel of its answer.
 func (m *concurrentRig) begin(ctx context.Context, body string) <-chan answer {
-	got := make(chan answer, 1)
-	go func() { got <- m.rig.postCtx(ctx, m.q.path, body) }()
-	return got
+	return async(func() answer { return m.rig.postCtx(ctx, m.q.path, body) })
 }
 
 // checkServed checks that an answer equals decode's stream.
@@ -663,8 +661,7 @@ func TestConcurrentPrefill_SentLate(t *testing.T) {
 		body := func(letter string) string {
 			return chatBody(true, `,"user":"`+strings.Repeat(letter, size)+`"`)
 		}
-		got := make(chan answer, 1)
-		go func() { got <- m.rig.post("/v1/chat/completions", body("a"), "X-Vllm-Priority", "1") }()
+		got := async(func() answer { return m.rig.post("/v1/chat/completions", body("a"), "X-Vllm-Priority", "1") })
 		d := await(t, "the decode leg", m.legs)
 		await(t, "the prefill leg to be late", late)
 		end := make(chan struct{})

@@ -76,8 +76,7 @@ func TestConformanceAbort(t *testing.T) {
 				}
 				script(t, engine, at.fault)
 				ctx, leave := context.WithCancel(t.Context())
-				done := make(chan answer, 1)
-				go func() { done <- r.postCtx(ctx, path, q.body("")) }()
+				done := async(func() answer { return r.postCtx(ctx, path, q.body("")) })
 				eventually(t, at.name+": it hangs", func() bool { return engine.Counters().Faults == 1 })
 				if at.prefill && c.Flow() == connector.Concurrent {
 					eventually(t, "decode has its leg at once", func() bool { return legs(r.D) == 1 })

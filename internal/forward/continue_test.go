@@ -494,8 +494,7 @@ func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 			t.Parallel()
 			r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
 			body := strings.Replace(sixtyBody(completionsPath, more), `"max_tokens":60`, `"max_tokens":200`, 1)
-			ended := make(chan answer, 1)
-			go func() { ended <- r.post(completionsPath, body) }()
+			ended := async(func() answer { return r.post(completionsPath, body) })
 			var busy *fakevllm.Server
 			eventually(t, "a stream runs", func() bool {
 				for _, d := range r.D {

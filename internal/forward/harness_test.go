@@ -505,6 +505,13 @@ type answer struct {
 	err error
 }
 
+// async sends a request and returns the channel of its answer.
+func async(send func() answer) chan answer {
+	got := make(chan answer, 1)
+	go func() { got <- send() }()
+	return got
+}
+
 // check reports whether an answer has a status and its body contains all of the parts.
 func (a answer) check(t *testing.T, status int, parts ...string) bool {
 	t.Helper()

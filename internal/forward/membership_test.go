@@ -23,8 +23,7 @@ func TestClientLeaves_BeforePick(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		done := make(chan answer, 1)
-		go func() { done <- r.postCtx(ctx, path, `{"model":"m","prompt":"a","max_tokens":3}`) }()
+		done := async(func() answer { return r.postCtx(ctx, path, `{"model":"m","prompt":"a","max_tokens":3}`) })
 		<-waiting
 		cancel()
 		<-done

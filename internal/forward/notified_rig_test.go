@@ -219,9 +219,7 @@ func (w *notifiedRig) notifyAll(prefill *notifiedLeg) {
 
 // begin sends a request and returns the channel of its answer.
 func (w *notifiedRig) begin(ctx context.Context, body string) <-chan answer {
-	got := make(chan answer, 1)
-	go func() { got <- w.rig.postCtx(ctx, "/v1/chat/completions", body) }()
-	return got
+	return async(func() answer { return w.rig.postCtx(ctx, "/v1/chat/completions", body) })
 }
 
 // checkServed checks that an answer equals decode's stream.

@@ -52,8 +52,7 @@ func TestStreamHeader_NotProgress(t *testing.T) {
 		if q.stream {
 			r.D[0].SetCore(fakevllm.CoreState{Hung: true})
 		}
-		done := make(chan answer, 1)
-		go func() { done <- r.postScenario(q) }()
+		done := async(func() answer { return r.postScenario(q) })
 		if q.stream {
 			select {
 			case <-c.waiting:

@@ -189,8 +189,7 @@ func TestQueueWithoutPrefill(t *testing.T) {
 	r.tracker.Eject(r.sched.Usable(instance.Prefill, model, nil)[0].Instance, "killed")
 	decode := r.sched.Usable(instance.Decode, model, nil)[0].Load
 	decode.Waiting.Add(1000)
-	answered := make(chan answer, 1)
-	go func() { answered <- r.post(queuedPath, queuedBody("x")) }()
+	answered := async(func() answer { return r.post(queuedPath, queuedBody("x")) })
 	waiting(t, q, 1)
 	decode.Waiting.Add(-1000)
 	q.Wake()
@@ -243,8 +242,7 @@ func TestQueueLeaveAndStop(t *testing.T) {
 	r.entry()
 	r.post(queuedPath, `{"model":"m","prompt":"x","max_tokens":-1}`).check(t, http.StatusBadRequest)
 	r.entry()
-	answered := make(chan answer, 1)
-	go func() { answered <- r.post(queuedPath, queuedBody("x")) }()
+	answered := async(func() answer { return r.post(queuedPath, queuedBody("x")) })
 	waiting(t, q, 1)
 	q.Close()
 	for range 2 {

@@ -33,8 +33,7 @@ func TestKVTransfer_EndsWhileDecodeSilent(t *testing.T) {
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KVBudget = 2500 * time.Millisecond })
 		hangDecode(t, r)
-		done := make(chan answer, 1)
-		go func() { done <- r.postScenario(q) }()
+		done := async(func() answer { return r.postScenario(q) })
 		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.TransferExpired)) })
 		r.D[0].ClearFaults()
 		r.checkWhole(q, <-done)
