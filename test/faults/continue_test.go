@@ -22,7 +22,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -159,11 +158,10 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	if err != nil {
 		clients, every, tokens, kills = 12, 1500*time.Millisecond, 120, 2
 	}
-	etcd := etcdtest.Start(t)
 	parsed := 12
 	engine := []string{"--vllm-version", "0.32.0", "--split-characters", "--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--parsed-words", strconv.Itoa(parsed), "--itl", "40ms"}
 	r := build(t, plan{
-		etcd: []string{etcd.Endpoint()}, proxies: 3, prefill: 2, decode: 4, engineArgs: engine, ttl: longer,
+		proxies: 3, prefill: 2, decode: 4, engineArgs: engine, ttl: longer,
 		proxyArgs: []string{"--continue-streams", "3"},
 	})
 	o := fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0", SplitCharacters: true, ReasoningParser: "qwen3", ToolParser: "hermes", ParsedWords: parsed}
@@ -309,9 +307,8 @@ func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
 		n, tokens = 8, 500 // 20 s: the drain must return long before
 	}
-	etcd := etcdtest.Start(t)
 	r := build(t, plan{
-		etcd: []string{etcd.Endpoint()}, proxies: 3, engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "40ms"}, ttl: longer,
+		proxies: 3, engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "40ms"}, ttl: longer,
 		proxyArgs: []string{"--continue-streams", "3"},
 	})
 	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
@@ -338,10 +335,9 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
 	}
 	const n, capacity, tokens = 300, 200, 1500
-	etcd := etcdtest.Start(t)
 	engine := []string{"--vllm-version", "0.32.0", "--itl", "60ms"}
 	r := build(t, plan{
-		etcd: []string{etcd.Endpoint()}, proxies: 3, prefill: 2, decode: 1, engineArgs: engine, ttl: longer,
+		proxies: 3, prefill: 2, decode: 1, engineArgs: engine, ttl: longer,
 		proxyArgs: []string{"--continue-streams", "3", "--scrape-interval", "1s"},
 	})
 	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
@@ -417,9 +413,8 @@ func TestStreamsContinueCost(t *testing.T) {
 		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
 	}
 	const n = 40
-	etcd := etcdtest.Start(t)
 	r := build(t, plan{
-		etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
+		prefill: 1, decode: 1, ttl: longer,
 		engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "10ms", "--max-model-len", "100000"},
 	})
 	ids := strings.TrimSuffix(strings.Repeat("12345,", 32000), ",")

@@ -10,7 +10,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -38,8 +37,7 @@ func digests(t testing.TB, p *fleet.Proxy) (of map[string]httpapi.LoadDigest, ow
 // and the streams that it had open end normally.
 func TestDigestOfASuspendedProxy(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3, proxyArgs: []string{"--decode-policy", "least_loaded"}, ttl: longer})
+	r := build(t, plan{proxies: 3, proxyArgs: []string{"--decode-policy", "least_loaded"}, ttl: longer})
 	others, suspended := r.proxies[:2], r.proxies[2]
 	_, id := digests(t, suspended)
 	seen := func(want func(d httpapi.LoadDigest, there bool) bool) {

@@ -129,8 +129,7 @@ func (s *streams) ended() { s.wg.Wait() }
 // pdctl drain --wait returns when the engine has no work left, and no stream is cut.
 func TestDrainUntilFree(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
+	r := build(t, plan{proxies: 3})
 	l := r.load()
 	x, p := r.decode[1], r.prefill[1]
 	var open []*streams
@@ -168,8 +167,7 @@ func TestDrainUntilFree(t *testing.T) {
 func TestDrainWithASuspendedProxy(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
+	r := build(t, plan{proxies: 3})
 	x, suspended := r.decode[1], r.proxies[2]
 	others := harness.StartLoad(t, clients, pause, r.proxies[0].URL(), r.proxies[1].URL())
 	others.Served(20)
@@ -203,8 +201,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 func TestDrainTimesOut(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1})
+	r := build(t, plan{prefill: 1, decode: 1})
 	open := r.open(r.proxies[0], 2, 3*longTokens, r.decode[0])
 	out, code := r.pdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "2s")
 	if code != 4 || !contains(out, r.proxies[0].Address) || !contains(out, "in flight: ") && !contains(out, "not applied") {
@@ -229,8 +226,7 @@ func rounds(t testing.TB) int {
 func TestDrainRounds(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, decode: 4})
+	r := build(t, plan{proxies: 2, decode: 4})
 	l := r.load()
 	n := rounds(t)
 	for i := range n {
@@ -301,8 +297,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 // client disconnects before the fetch.
 func TestDrain_PrefillWaitsForTransfer(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--kv-lease-budget", "10s"}})
+	r := build(t, plan{prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--kv-lease-budget", "10s"}})
 	p, d := r.prefill[0], r.decode[0]
 	require.NoError(t, d.Engine.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = d.Engine.Signal(syscall.SIGCONT) })

@@ -17,8 +17,7 @@ import (
 // An agent that registers again does not undo a drain.
 func TestFault22_DrainThenRegister(t *testing.T) {
 	row(t, 22)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
+	r := build(t, plan{proxies: 2})
 	l := r.load()
 	for i, role := range []instance.Role{instance.Prefill, instance.Decode} {
 		nodes := [][]*fleet.Node{r.prefill, r.decode}[i]

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -63,7 +64,7 @@ type rig struct {
 
 // plan is the composition of a rig; zero counts mean one proxy and two instances of each role.
 type plan struct {
-	etcd            []string // for proxies, and for agents unless agents is set
+	etcd            []string // for proxies, and for agents unless agents is set; nil: of a new etcd
 	agents          []string
 	proxies         int
 	prefill, decode int
@@ -80,6 +81,9 @@ func newFleet(t *testing.T) *fleet.Fleet {
 
 func build(t *testing.T, p plan) *rig {
 	t.Helper()
+	if p.etcd == nil {
+		p.etcd = []string{etcdtest.Start(t).Endpoint()}
+	}
 	if p.agents == nil {
 		p.agents = p.etcd
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -42,8 +41,7 @@ func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer})
+	r := build(t, plan{prefill: 1, decode: 1, ttl: longer})
 	stops := []struct {
 		stopped, of time.Duration
 		rounds      int
@@ -72,8 +70,7 @@ func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, ttl: longer})
+	r := build(t, plan{prefill: 1, ttl: longer})
 	p := r.startPool()
 	l := r.load()
 	hold(t, 8*time.Second, r.decode[0].Engine, r.decode[1].Engine)
@@ -90,8 +87,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 func TestFault03_OnlyDecodeHangs(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
+	r := build(t, plan{prefill: 1, decode: 1, ttl: longer,
 		proxyArgs: []string{"--decode-first-byte-timeout", "5s"}})
 	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
 	defer func() { _ = r.decode[0].Engine.Signal(syscall.SIGCONT) }()
@@ -117,8 +113,7 @@ func TestFault03_OnlyDecodeHangs(t *testing.T) {
 // it is soon avoided, and the other instance serves its requests.
 func TestFault03_OneOfTwoHangs(t *testing.T) {
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
+	r := build(t, plan{ttl: longer})
 	l := r.load()
 	hung := time.Now()
 	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
@@ -137,8 +132,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 func TestFault03_OnlyDecodeReportedSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
+	r := build(t, plan{prefill: 1, decode: 1, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
 	l := r.load()
 	var down atomic.Bool
 	var wg sync.WaitGroup
