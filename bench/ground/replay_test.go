@@ -42,7 +42,7 @@ func TestReplay(t *testing.T) {
 	got, err := p.Run(t.Context(), r)
 	require.NoError(t, err)
 	assert.True(t, got.Failures == 0 && got.Requests == len(w.Requests) && got.Local == 0, "%+v", got)
-	assert.True(t, !(got.OfShared < 0.9) && !(got.OfShared > 1.1) && !(got.TTFT50 <= 0) && !(got.RouterCPU <= 0),
+	assert.True(t, got.OfShared >= 0.9 && got.OfShared <= 1.1 && got.TTFT50 > 0 && got.RouterCPU > 0,
 		"two engines and session: %+v", got)
 	p.Warm = w // then the caches have all prompts before the measurement begins
 	if warm, err := p.Run(t.Context(), r); err != nil || warm.Requests != got.Requests || warm.Failures != 0 || warm.Hits <= got.Hits {

@@ -27,7 +27,7 @@ func run(t *testing.T, p load.Plan, n uint64) *load.Tally {
 	tally := g.Tally()
 	responses := func() uint64 { return tally.Right.Load() + tally.Bad() }
 	testkit.Until(t, time.Minute, responses, func(got uint64) bool { return got >= n })
-	assert.True(t, !g.Stop(30*time.Second), "a response did not end")
+	assert.False(t, g.Stop(30*time.Second), "a response did not end")
 	return tally
 }
 

@@ -98,7 +98,7 @@ func (r *rig) checkAgentAnswer(a answer, path, body string) {
 	if names != "" && names != wholeStream(path) {
 		r.t.Fatalf("events %s", names)
 	}
-	require.True(r.t, !bytes.Contains(a.body, []byte("remote_engine_id")),
+	require.False(r.t, bytes.Contains(a.body, []byte("remote_engine_id")),
 		"the answer contains transfer params: %s", a.body)
 }
 

@@ -65,7 +65,7 @@ func TestFailingInstance_EjectedAndReadmitted(t *testing.T) {
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				n++
 			}
-			require.True(t, !r.tracker.Available(key(role, s)), "it was never ejected")
+			require.False(t, r.tracker.Available(key(role, s)), "it was never ejected")
 			extra := legs(r.P) - before - n
 			assert.True(t, extra <= n/5+64, "%d extra prefills for %d requests", extra, n)
 			s.ClearFaults()

@@ -453,7 +453,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 					continue
 				}
 				r.checkOne(a, c.path, body, engineOptions(c.engine))
-				require.True(t, !t.Failed(), "after %d tokens: continued %v", cut, r.rec.moved)
+				require.False(t, t.Failed(), "after %d tokens: continued %v", cut, r.rec.moved)
 			}
 			ways, reasons := map[string]int{}, map[string]int{}
 			for _, m := range r.rec.moved {

@@ -134,7 +134,7 @@ func TestManyAborts(t *testing.T) {
 		if e.Outcome == relay.OutcomeOK {
 			ok++
 		}
-		assert.True(t, !inEngine[e.RequestID], "an engine aborted %s, which ended as %s", e.RequestID, e.Outcome)
+		assert.False(t, inEngine[e.RequestID], "an engine aborted %s, which ended as %s", e.RequestID, e.Outcome)
 	}
 	// A client that left while the last tokens were on their way had nothing left to abort.
 	if late := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }) - ok; int64(missed) > late {
@@ -251,6 +251,6 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 	last := share(400)
 	stop()
 	wg.Wait()
-	assert.True(t, !(first >= last), "it began with %.3f of the requests and ended with %.3f", first, last)
+	assert.True(t, first < last, "it began with %.3f of the requests and ended with %.3f", first, last)
 	r.checkEngines()
 }

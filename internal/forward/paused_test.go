@@ -58,7 +58,7 @@ func TestDecodeTransferParams_Hidden(t *testing.T) {
 		n := r.D[0].Counters()
 		assert.True(t, n.TransfersMade == 1 && n.TransfersLoaded == 1, "stream %t: %+v", stream, n)
 		for _, secret := range []string{"remote_host", "remote_engine_id", r.D[0].EngineID()} {
-			assert.True(t, !bytes.Contains(a.body, []byte(secret)),
+			assert.False(t, bytes.Contains(a.body, []byte(secret)),
 				"stream %t: the answer contains %s: %s", stream, secret, a.body)
 		}
 		assert.True(t, bytes.Contains(a.body, []byte(`"kv_transfer_params":null`)),

@@ -73,7 +73,7 @@ func TestDuplicateRequestID(t *testing.T) {
 		seen := map[string]bool{}
 		for _, q := range posted(r.P[0]) {
 			id := q.Header.Get("X-Request-Id")
-			assert.True(t, !seen[id], "two prefills under %q", id)
+			assert.False(t, seen[id], "two prefills under %q", id)
 			seen[id] = true
 		}
 		r.checkEngines()

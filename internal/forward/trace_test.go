@@ -125,7 +125,7 @@ func TestTraceOfARetry(t *testing.T) {
 	var prefills []string
 	for _, s := range c.Spans() {
 		text := protojson.Format(s.Span)
-		assert.True(t, !strings.Contains(text, "THE-PROMPT"), "the prompt is in %s", text)
+		assert.False(t, strings.Contains(text, "THE-PROMPT"), "the prompt is in %s", text)
 		if s.Name == "prefill" {
 			prefills = append(prefills, s.Attribute("error.type"))
 		}

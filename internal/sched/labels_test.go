@@ -56,5 +56,5 @@ func TestLabels(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, s.Legs.hasAlternative(p.Instance, p.wanted), "no other instance takes over")
 	p.wanted.labels = none
-	assert.True(t, !s.Legs.hasAlternative(p.Instance, p.wanted), "an instance with other labels takes over")
+	assert.False(t, s.Legs.hasAlternative(p.Instance, p.wanted), "an instance with other labels takes over")
 }

@@ -99,7 +99,7 @@ func TestLegs_Overtaken(t *testing.T) {
 				const tick = time.Second / 5
 				if c.after > 0 {
 					time.Sleep(time.Until(begun.Add(c.after - tick)))
-					assert.True(t, !slow.stuck(), "overtaken before %s", c.after)
+					assert.False(t, slow.stuck(), "overtaken before %s", c.after)
 					time.Sleep(2 * tick)
 				} else {
 					time.Sleep(time.Hour)

@@ -81,7 +81,7 @@ func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment
 			a := pick(t, s, r)
 			if again != nil && again(a) {
 				a.Done()
-				require.True(t, !slices.Contains(r.Tried, a.Instance.Key), "%s again", a.Instance.Key)
+				require.False(t, slices.Contains(r.Tried, a.Instance.Key), "%s again", a.Instance.Key)
 				r.Tried = append(r.Tried, a.Instance.Key)
 				continue
 			}

@@ -49,7 +49,7 @@ func TestRanks_Share(t *testing.T) {
 		for target, weight := range map[string]float64{"a:1#0": 1, "a:1#1": 1, "a:1#2": 1, "a:1#3": 1, "b:1": 1, "c:1#0": .5, "c:1#1": .5} {
 			want := weight / 6 * n
 			off := float64(got[target]) / want
-			assert.True(t, !(off < .85) && !(off > 1.15), "%s: %d, want %.0f", target, got[target], want)
+			assert.True(t, off >= .85 && off <= 1.15, "%s: %d, want %.0f", target, got[target], want)
 		}
 	})
 }

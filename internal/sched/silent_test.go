@@ -384,7 +384,7 @@ func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 				}
 				drain(tc.after)
 				time.Sleep(tc.after - time.Millisecond)
-				assert.True(t, !a.ShouldMove(), "it moves too early")
+				assert.False(t, a.ShouldMove(), "it moves too early")
 				time.Sleep(time.Hour)
 				assert.True(t, a.ShouldMove(), "it stays")
 				a.Done()

@@ -19,7 +19,7 @@ func TestFineTokensOnTheWire(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{FineTokens: true})
 	ids := model.TokenizeFine(prose)
-	require.True(t, !slices.Equal(ids, model.Tokenize(prose)), "the text has the same tokens with both tokenizers")
+	require.False(t, slices.Equal(ids, model.Tokenize(prose)), "the text has the same tokens with both tokenizers")
 	for path, body := range map[string]string{
 		"/tokenize":            `{"prompt":%q}`,
 		"/v1/completions":      `{"prompt":%q,"max_tokens":1,"return_token_ids":true}`,

@@ -129,7 +129,7 @@ func TestFreePorts(t *testing.T) {
 	seen := make(map[int]bool)
 	for range callers {
 		for _, port := range <-got {
-			assert.True(t, !seen[port], "port %d twice", port)
+			assert.False(t, seen[port], "port %d twice", port)
 			seen[port] = true
 		}
 	}

@@ -80,7 +80,7 @@ func open(t *testing.T, url string, as look, expect ...string) *tab {
 			if err != nil {
 				return
 			}
-			assert.True(t, !bad(m, expect), "console message: %s (%s)", m, m.URL)
+			assert.False(t, bad(m, expect), "console message: %s (%s)", m, m.URL)
 		}
 	}()
 	t.Cleanup(func() {

@@ -49,7 +49,7 @@ func TestHostileNames(t *testing.T) {
 	n := value[int](p, `document.querySelectorAll('img, iframe, object, script:not(:last-of-type)').length`)
 	assert.Equal(t, n, 0, "elements were created from names")
 	title := value[string](p, `document.title`)
-	assert.True(t, !strings.Contains(title, "owned"), "a name was executed")
+	assert.False(t, strings.Contains(title, "owned"), "a name was executed")
 	// The browser refuses HTML in a text, even if a script of the page tries to set it.
 	if !value[bool](p, `(() => { try { document.createElement('p').innerHTML = '<b>'; return false } catch { return true } })()`) {
 		t.Error("text can be interpreted as HTML")
@@ -152,7 +152,7 @@ func TestKeyboard(t *testing.T) {
 	for _, want := range []string{"skip", "theme", "key", "search", "only", "add", "name", "quiet"} {
 		assert.True(t, strings.Contains(", "+all+",", ", "+want+","), "%s is not reachable: %s", want, all)
 	}
-	assert.True(t, !strings.Contains(all, "without a mark"), "the focus is not visible: %s", all)
+	assert.False(t, strings.Contains(all, "without a mark"), "the focus is not visible: %s", all)
 	value[any](p, `document.querySelector('tr[data-name] .act button').focus()`)
 	p.do(chromedp.KeyEvent("\r"))
 	p.until(`document.getElementById('key-dialog').open`)

@@ -200,7 +200,7 @@ func TestStartErrors(t *testing.T) {
 			out, code := runToFailure(t, tc.args[0], tc.args[1:]...)
 			assert.Equal(t, code, tc.code, "exit code")
 			require.Contains(t, out, tc.says...)
-			assert.True(t, !strings.Contains(out, "panic"), "it crashed: %s", out)
+			assert.False(t, strings.Contains(out, "panic"), "it crashed: %s", out)
 		})
 	}
 }

@@ -119,7 +119,7 @@ func TestAgentsKeepInstance_ByDefault(t *testing.T) {
 		"after the first turn %.2f %%, %.2f %%, %.2f %%", bound, known, plain, boundLater, knownLater, plainLater)
 	assert.Equal(t, moved+movedKnown, 0,
 		"%d turns left their session's instance without configuration, %d with --client-bound", moved, movedKnown)
-	assert.True(t, !(plain < bound-1) && !(min(plainLater, knownLater) < boundLater-1),
+	assert.True(t, plain >= bound-1 && min(plainLater, knownLater) >= boundLater-1,
 		"without configuration the hit rate is more than a point below that with a configured header")
 }
 

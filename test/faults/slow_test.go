@@ -77,7 +77,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	l.Served(20)
 	p.finish(l, 1)
 	for _, n := range r.decode {
-		assert.True(t, !p.sawView(n.Address, instance.Ejected), "%s was ejected, although no instance answered", n.Address)
+		assert.False(t, p.sawView(n.Address, instance.Ejected), "%s was ejected, although no instance answered", n.Address)
 	}
 	assert.Equal(t, l.Broken(), 0, "streams were cut")
 }

@@ -104,7 +104,7 @@ func TestFault18_BadValues(t *testing.T) {
 			if in.Usable() && in.Key != good && in.Role == instance.Prefill {
 				t.Errorf("%s: %+v is usable", c.name, in)
 			}
-			assert.True(t, !strings.ContainsAny(in.Reason, "\x00\x1b"),
+			assert.False(t, strings.ContainsAny(in.Reason, "\x00\x1b"),
 				"%s: control characters in the reason %q", c.name, in.Reason)
 		}
 	}
@@ -233,5 +233,5 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	p.end()
-	assert.True(t, !p.sawView(victim.Address, instance.Orphan), "it became an orphan")
+	assert.False(t, p.sawView(victim.Address, instance.Orphan), "it became an orphan")
 }

@@ -274,7 +274,7 @@ func TestAnswer_ReplaysHarmony(t *testing.T) {
 	for more, how := range map[string]string{"": "", `,"temperature":0`: continuation.HowReplay} {
 		a := begin(t, openai.Chat, more)
 		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":" sea"`, 11))
-		assert.True(t, !a.MayMove(harmony), "%q: may move", more)
+		assert.False(t, a.MayMove(harmony), "%q: may move", more)
 		switch n, why := a.Next(harmony); {
 		case how == "" && why != continuation.ReasonSeam:
 			t.Errorf("goes on, or %q", why)

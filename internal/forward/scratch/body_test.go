@@ -148,7 +148,7 @@ func TestBody_NotReusedWhileRead(t *testing.T) {
 		body, err := b.Read(strings.NewReader(strings.Repeat("x", size)), size)
 		require.NoError(t, err)
 		first := &body.Bytes()[0]
-		require.True(t, !seen[first], "the same memory again")
+		require.False(t, seen[first], "the same memory again")
 		seen[first] = true
 		body.Release(false)
 	}

@@ -261,7 +261,7 @@ func TestCacheMissShare_InRange(t *testing.T) {
 			require.NoError(t, r.Admit(t.Context(), &q))
 			q.Done(100, uncached, 10)
 			miss := r.Miss("m")
-			require.True(t, !(miss < 0) && !(miss > 1), "after %d uncached tokens of 100: %v", uncached, miss)
+			require.True(t, miss >= 0 && miss <= 1, "after %d uncached tokens of 100: %v", uncached, miss)
 		}
 	}
 }
@@ -569,7 +569,7 @@ func TestShare(t *testing.T) {
 		r.send(of(admission.Default)).waits(t)
 		r.SetOthers(tc.others)
 		got := r.Status()[0].Share
-		assert.True(t, !(math.Abs(got-tc.want) > 0.01), "%s: %v, want %v", tc.name, got, tc.want)
+		assert.True(t, math.Abs(got-tc.want) <= 0.01, "%s: %v, want %v", tc.name, got, tc.want)
 	}
 	// A proxy without a backlog has a share, too.
 	r := newRig(t, nil)
@@ -612,7 +612,7 @@ func TestWaitingTokens_OtherProxies(t *testing.T) {
 		Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}},
 	})
 	got := r.Elsewhere()
-	assert.True(t, len(got) == 2 && !(math.Abs(got["m"]-1500) > 0.1) && !(math.Abs(got["other"]-100) > 0.1), "%v", got)
+	assert.True(t, len(got) == 2 && math.Abs(got["m"]-1500) <= 0.1 && math.Abs(got["other"]-100) <= 0.1, "%v", got)
 }
 
 // A key's service in other proxies counts from its first request here, and only once.
@@ -699,7 +699,7 @@ func TestAgain_LeavesItsStreams(t *testing.T) {
 			require.True(t, fits(), "request %d does not fit", i)
 		}
 		time.Sleep(2 * time.Second)
-		assert.True(t, !fits(), "requests that are sent again do not count")
+		assert.False(t, fits(), "requests that are sent again do not count")
 	})
 }
 

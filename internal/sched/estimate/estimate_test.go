@@ -53,7 +53,7 @@ func TestDecisions(t *testing.T) {
 		if !got.DecodeOnly {
 			stall = 0
 		}
-		assert.True(t, !(math.Abs(got.Stall-stall) > 0.01*stall),
+		assert.True(t, math.Abs(got.Stall-stall) <= 0.01*stall,
 			"%s: streams wait %v s, want %v", tc.name, got.Stall, stall)
 		if got.Stall = 0; got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
@@ -87,7 +87,7 @@ func TestMonotonic(t *testing.T) {
 			}
 			before = is
 		}
-		assert.True(t, !before, "%v tokens disturb the running streams", tokens)
+		assert.False(t, before, "%v tokens disturb the running streams", tokens)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestRobust(t *testing.T) {
 		tokens := float64(50 + 50*(i%5))
 		e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*20*time.Millisecond)
 	}
-	assert.True(t, !ask(), "slow decode was not noticed")
+	assert.False(t, ask(), "slow decode was not noticed")
 }
 
 // Estimates of unused models are removed after a while; those of used ones are kept.

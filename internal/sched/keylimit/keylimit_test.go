@@ -38,10 +38,10 @@ func TestShares(t *testing.T) {
 					if s < 0 || total >= limit && s > demands[i]+1e-9 || total < limit && s < demands[i] {
 						t.Fatalf("share %d of %g by %v: %g", i, limit, demands, s)
 					}
-					require.True(t, w >= 1 && !(float64(w) > s+1.001), "whole share %d of %g by %v: %d", i, limit, demands, w)
+					require.True(t, w >= 1 && float64(w) <= s+1.001, "whole share %d of %g by %v: %d", i, limit, demands, w)
 					sum, whole = sum+s, whole+w
 				}
-				require.True(t, !(math.Abs(sum-limit) > 1e-6) && whole >= int64(limit) && whole <= int64(limit)+int64(n)-1,
+				require.True(t, math.Abs(sum-limit) <= 1e-6 && whole >= int64(limit) && whole <= int64(limit)+int64(n)-1,
 					"%g by %v: %g, whole %d", limit, demands, sum, whole)
 			}
 		}
@@ -248,7 +248,7 @@ func TestFleet_MissingCounts(t *testing.T) {
 			}
 			least, most := f.minutes(start, false)
 			t.Logf("%d numbers: %.1f to %.1f %%", rates, 100*least/limit, 100*most/limit)
-			assert.True(t, !(least < 0.95*limit) && !(most > 1.05*limit),
+			assert.True(t, least >= 0.95*limit && most <= 1.05*limit,
 				"%d numbers: %g to %g in a minute", rates, least, most)
 		})
 	}
@@ -267,7 +267,7 @@ func TestFleet_Tokens(t *testing.T) {
 			f.run(4*time.Minute, all, 100)
 			least, most := f.minutes(start, true)
 			t.Logf("%d proxies: %.1f to %.1f %%", n, 100*least/limit, 100*most/limit)
-			assert.True(t, !(least < 0.95*limit) && !(most > 1.05*limit),
+			assert.True(t, least >= 0.95*limit && most <= 1.05*limit,
 				"%d proxies: %g to %g tokens in a minute, limit %d", n, least, most, limit)
 		})
 	}

@@ -86,7 +86,7 @@ func TestShareIsByWeight(t *testing.T) {
 			for _, at := range []float64{0.001, 0.5, 0.999} {
 				point := (float64(begins) + at*float64(w)) / float64(total)
 				i, from := c.Share(point)
-				assert.True(t, i == want && !(from > point) && !(from+c.Part(i) < point),
+				assert.True(t, i == want && from <= point && from+c.Part(i) >= point,
 					"%v: at %g is %d from %g, want %d", weights, point, i, from, want)
 			}
 			begins += w

@@ -39,7 +39,7 @@ func TestChain(t *testing.T) {
 		for _, bind := range []bool{false, true} {
 			var asked []string
 			for _, k := range Chain(kind, bind) {
-				assert.True(t, !slices.Contains(asked, k.Name), "%q: %s is asked twice", name, k.Name)
+				assert.False(t, slices.Contains(asked, k.Name), "%q: %s is asked twice", name, k.Name)
 				asked = append(asked, k.Name)
 			}
 			assert.Equal(t, asked[len(asked)-1], Default, "%q: the last is %v", name, asked)

@@ -97,7 +97,7 @@ func TestPrefill_CapacityNeverFrees(t *testing.T) {
 			close(die)
 		}
 	}
-	assert.True(t, !r.Queue(prompt(10), ""), "there was room where none is")
+	assert.False(t, r.Queue(prompt(10), ""), "there was room where none is")
 	assert.True(t, c.Waiting() == 0 && c.Running() == 1, "%d wait, %d run", c.Waiting(), c.Running())
 }
 

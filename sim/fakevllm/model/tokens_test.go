@@ -132,7 +132,7 @@ func TestSampling(t *testing.T) {
 		})
 	}
 	barred := model.Generate(prompt, model.Sampling{MaxTokens: 10, MinTokens: 8, StopTokenIDs: []int{base.Tokens[6]}})
-	assert.True(t, !slices.Contains(barred.Tokens[:8], base.Tokens[6]),
+	assert.False(t, slices.Contains(barred.Tokens[:8], base.Tokens[6]),
 		"a stop token came before min_tokens: %v", barred.Tokens)
 }
 

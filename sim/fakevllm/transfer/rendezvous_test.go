@@ -22,7 +22,7 @@ func TestTransferAfterItsTime(t *testing.T) {
 	if waiting, expired := tr.Counts(time.Now()); waiting != 0 || expired != 1 || reused != 0 {
 		t.Errorf("%d wait, %d have expired, %d are reused", waiting, expired, reused)
 	}
-	assert.True(t, !tr.Begin("x"), "an id that is over is accepted again")
+	assert.False(t, tr.Begin("x"), "an id that is over is accepted again")
 	tr.Drop("y")
 	assert.Equal(t, len(tr.open), 0, "open")
 }
