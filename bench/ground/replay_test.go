@@ -103,9 +103,8 @@ func TestOverloadTable(t *testing.T) {
 		{Rate: 1, Runs: map[string][]ground.Result{"on": run(4), "off": run(4)}},
 		{Rate: 3, Runs: map[string][]ground.Result{"on": run(3.9), "off": run(1)}},
 	}}
-	for _, want := range []string{"| 3 | on | 3.90 (98 %) | 390 (98 %) |", "| 12.5 | 0.50 | 0.25 |", "| 3 | off | 1.00 (25 %) | 100 (25 %) |"} {
-		assert.Contains(t, o.Table(), want)
-	}
+	assert.Contains(t, o.Table(), "| 3 | on | 3.90 (98 %) | 390 (98 %) |", "| 12.5 | 0.50 | 0.25 |",
+		"| 3 | off | 1.00 (25 %) | 100 (25 %) |")
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("<!-- made by make fleet-overload: begin -->\n<!-- made by make fleet-overload: end -->\n"), 0o600))
 	require.NoError(t, o.WriteDoc(file))

@@ -75,11 +75,7 @@ func TestSwitchedProtocol(t *testing.T) {
 				body := `{"model":"m","prompt":"x","max_tokens":3}`
 				r.checkComplete(r.postWithin("/v1/completions", body), false, body)
 			}
-			select {
-			case <-left:
-			case <-time.After(waitLimit):
-				t.Fatal("the connection stays")
-			}
+			await(t, "the end of the connection", left)
 			assert.Contains(t, r.rec.retried(), string(role)+"/bad_answer")
 		})
 	}
@@ -101,11 +97,7 @@ func TestStalledErrorOfOneInstance(t *testing.T) {
 				r.checkComplete(r.postWithin("/v1/chat/completions", body), true, body)
 			}
 			assert.Contains(t, r.rec.retried(), string(role)+"/status_5xx")
-			select {
-			case <-left:
-			case <-time.After(waitLimit):
-				t.Fatal("the connection stays")
-			}
+			await(t, "the end of the connection", left)
 		})
 	}
 }
