@@ -48,7 +48,6 @@ func TestTree(t *testing.T) {
 	t.Parallel()
 	tree := machine.Tree(os.Getpid())
 	assert.Equal(t, tree[0], os.Getpid(), "%v does not begin with this process", tree)
-	if runtime.GOOS == "linux" && !slices.Contains(machine.Tree(os.Getppid()), os.Getpid()) {
-		t.Error("this process is not a descendant of its parent")
-	}
+	assert.False(t, runtime.GOOS == "linux" && !slices.Contains(machine.Tree(os.Getppid()), os.Getpid()),
+		"this process is not a descendant of its parent")
 }

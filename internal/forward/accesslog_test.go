@@ -80,9 +80,8 @@ func TestAccessLog_HostileValues(t *testing.T) {
 		e.Path = v
 		text := line(t, logging.FormatText, e)
 		assert.True(t, strings.Count(text, "\n") == 1 && !strings.ContainsRune(text, 0x1b), "%q: text line %q", v, text)
-		if strings.Contains(text, " msg=forged") && !strings.Contains(text, `"/a\nlevel=error msg=forged"`) {
-			t.Errorf("%q: forged a field in %q", v, text)
-		}
+		assert.False(t, strings.Contains(text, " msg=forged") && !strings.Contains(text, `"/a\nlevel=error msg=forged"`),
+			"%q: forged a field in %q", v, text)
 		object := line(t, logging.FormatJSON, e)
 		var got struct{ Path string }
 		if err := json.Unmarshal([]byte(object), &got); err != nil || strings.Count(object, "\n") != 1 {

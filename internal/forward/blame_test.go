@@ -308,9 +308,8 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 		for range 6 {
 			a := r.postScenario(q)
 			got[a.status]++
-			if a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "" {
-				t.Fatalf("no Retry-After: %v", a.header)
-			}
+			require.False(t, a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "",
+				"no Retry-After: %v", a.header)
 		}
 		require.True(t, got[http.StatusServiceUnavailable] != 0, "statuses %v", got)
 		// Without the budget, 6 requests would have made 24 legs. The ratio allows a sixth retry, since one is

@@ -81,9 +81,8 @@ func TestConformanceAbort(t *testing.T) {
 				if at.prefill && c.Flow() == connector.Concurrent {
 					eventually(t, "decode has its leg at once", func() bool { return legs(r.D) == 1 })
 				}
-				if at.prefill && c.Flow() != connector.Concurrent && legs(r.D) != 0 {
-					t.Error("decode has its leg before prefill has answered")
-				}
+				assert.False(t, at.prefill && c.Flow() != connector.Concurrent && legs(r.D) != 0,
+					"decode has its leg before prefill has answered")
 				leave()
 				<-done
 				if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Status != 499 || r.rec.retried() != "" {

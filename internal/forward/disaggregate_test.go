@@ -159,9 +159,8 @@ func TestDisaggregate_BusyDecodeSkipped(t *testing.T) {
 			r.rec.mu.Lock()
 			defer r.rec.mu.Unlock()
 			assert.Equal(t, is, tc.full, "decided %v", r.rec.decided)
-			if tc.full && r.rec.decided["true "+bypass.Explore] > 0 {
-				t.Errorf("explored a decode instance that is full: %v", r.rec.decided)
-			}
+			assert.False(t, tc.full && r.rec.decided["true "+bypass.Explore] > 0,
+				"explored a decode instance that is full: %v", r.rec.decided)
 		})
 	}
 }

@@ -100,9 +100,7 @@ func TestExplain_Flows(t *testing.T) {
 			assert.True(t, p.Way == tc.way && p.Reason == tc.reason,
 				"%s (%s), want %s (%s)", p.Way, p.Reason, tc.way, tc.reason)
 			assert.Equal(t, p.Disaggregate != nil, tc.disaggr != nil, "decided %+v", p.Disaggregate)
-			if p.Way != explain.None && p.Decode.Chosen != r.D[0].Address() {
-				t.Errorf("decode %+v", p.Decode)
-			}
+			assert.False(t, p.Way != explain.None && p.Decode.Chosen != r.D[0].Address(), "decode %+v", p.Decode)
 			r.post("/v1/chat/completions", tc.body)
 			if e := r.entry(); p.Way == explain.DecodeOnly && e.DecodeOnly != p.Reason {
 				t.Errorf("decode-only because of %q", e.DecodeOnly)

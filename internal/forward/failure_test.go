@@ -71,9 +71,7 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				r.checkServed(q)
 				e := r.entry()
 				require.True(t, e.Outcome == relay.OutcomeOK && e.Failed == 1, "entry %+v", e)
-				if tc.retry != "" && r.rec.retried() != tc.retry {
-					t.Errorf("retried %q, want %q", r.rec.retried(), tc.retry)
-				}
+				assert.False(t, tc.retry != "" && r.rec.retried() != tc.retry, "retried %q, want %q", r.rec.retried(), tc.retry)
 				want := 2
 				if mode == fakevllm.Plain {
 					want = 1 // a KV pool may be read again

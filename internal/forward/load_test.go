@@ -199,9 +199,8 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 			served(100)
 			stop()
 			wg.Wait()
-			if fallback && unavailable.Load() > 0 {
-				t.Errorf("%d clients were turned away in spite of the fallback", unavailable.Load())
-			}
+			assert.False(t, fallback && unavailable.Load() > 0,
+				"%d clients were turned away in spite of the fallback", unavailable.Load())
 			late := unavailable.Load() - before
 			assert.True(t, late <= 9, "%d clients were turned away after the return", late)
 			t.Logf("%d served, %d turned away; the two that came back got %d and %d prefills",

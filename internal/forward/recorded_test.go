@@ -46,9 +46,8 @@ func TestRecordedAgents(t *testing.T) {
 				if p.Requests != want || d.Requests != int64(len(rec.Exchanges)) || why == "" && d.LocalPrefills != 0 {
 					t.Errorf("%d legs to prefill, %d to decode, which computed %d prompts", p.Requests, d.Requests, d.LocalPrefills)
 				}
-				if mode != fakevllm.Plain && d.TransfersLoaded != want {
-					t.Errorf("%d KV transfers were loaded, want %d", d.TransfersLoaded, want)
-				}
+				assert.False(t, mode != fakevllm.Plain && d.TransfersLoaded != want,
+					"%d KV transfers were loaded, want %d", d.TransfersLoaded, want)
 				r.checkEngines()
 			})
 		}
@@ -148,9 +147,8 @@ func (r *rig) sameBody(sent, got []byte, transfer bool) {
 func (r *rig) sameHeader(sent, got http.Header) {
 	r.t.Helper()
 	for name, values := range sent {
-		if name != "Connection" && name != "Accept-Encoding" && !slices.Equal(got[name], values) {
-			r.t.Errorf("decode got %s: %q, sent was %q", name, got[name], values)
-		}
+		assert.False(r.t, name != "Connection" && name != "Accept-Encoding" && !slices.Equal(got[name], values),
+			"decode got %s: %q, sent was %q", name, got[name], values)
 	}
 }
 

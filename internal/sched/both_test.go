@@ -145,9 +145,8 @@ func TestBothRoles_MembershipChange(t *testing.T) {
 		if a.Done(); step.want == nil && err != nil || step.want != nil && !errors.Is(err, sched.ErrNone) {
 			t.Errorf("%s: %v", step.name, err)
 		}
-		if errors.Is(step.want, sched.ErrSelf) && !errors.Is(err, sched.ErrSelf) {
-			t.Errorf("%s: %v, want %v", step.name, err, step.want)
-		}
+		assert.False(t, errors.Is(step.want, sched.ErrSelf) && !errors.Is(err, sched.ErrSelf),
+			"%s: %v, want %v", step.name, err, step.want)
 	}
 }
 

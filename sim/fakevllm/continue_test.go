@@ -111,9 +111,7 @@ func TestContinue(t *testing.T) {
 					t.Errorf("after half a character the text is %q, not %q first", got.Text, leak)
 				}
 			}
-			if tt.o.SplitCharacters && half == 0 {
-				t.Error("no event ends in half a character")
-			}
+			assert.False(t, tt.o.SplitCharacters && half == 0, "no event ends in half a character")
 		})
 	}
 }

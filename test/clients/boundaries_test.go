@@ -35,9 +35,8 @@ func TestEventBoundaries(t *testing.T) {
 				want := expected(t, path, []byte(body))
 				assert.NoError(t, rep.asVLLMBench(want), path)
 				assert.NoError(t, rep.asAIPerf(want), path)
-				if itl > 0 && len(rep.chunks) < 50 {
-					t.Errorf("%s: 700 events came in %d pieces: their times are lost", path, len(rep.chunks))
-				}
+				assert.False(t, itl > 0 && len(rep.chunks) < 50,
+					"%s: 700 events came in %d pieces: their times are lost", path, len(rep.chunks))
 			}
 			r.strict()
 			r.split()

@@ -106,17 +106,15 @@ func TestComposeServices(t *testing.T) {
 		}
 		assert.Equal(t, s.Restart, "unless-stopped", "%s: restart", name)
 		want, ok := checks[program(s)]
-		if ok && !slices.Equal(s.Healthcheck.Test, want) {
-			t.Errorf("%s: health check %+v, want %q", name, s.Healthcheck, want)
-		}
+		assert.False(t, ok && !slices.Equal(s.Healthcheck.Test, want),
+			"%s: health check %+v, want %q", name, s.Healthcheck, want)
 		if s.Image == image {
 			if !s.ReadOnly || !slices.Contains(s.CapDrop, "ALL") || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") || !slices.Contains(s.Tmpfs, "/tmp") {
 				t.Errorf("%s is not confined", name)
 			}
 		}
-		if program(s) == "pdmesh-agent" && s.StopGracePeriod <= 2*time.Minute {
-			t.Errorf("%s: stop_grace_period %v is shorter than its drain of two minutes", name, s.StopGracePeriod)
-		}
+		assert.False(t, program(s) == "pdmesh-agent" && s.StopGracePeriod <= 2*time.Minute,
+			"%s: stop_grace_period %v is shorter than its drain of two minutes", name, s.StopGracePeriod)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -177,9 +178,7 @@ func TestContainers(t *testing.T) {
 		broken = l.Broken() - broken
 		t.Logf("%s: %s, %d streams visibly broken", name, time.Since(from).Round(time.Second), broken)
 		require.Len(t, l.Failures(), 0, "%s: lost responses", name)
-		if broken > 0 && !streams {
-			t.Errorf("%s broke %d streams", name, broken)
-		}
+		assert.False(t, broken > 0 && !streams, "%s broke %d streams", name, broken)
 	}
 	network, cut := c.project+"_fleet", strings.TrimSpace(c.do("ps", "--quiet", "decode-1"))
 	step("docker compose kill etcd-1 proxy-2 decode-2 decode-2-agent", true, func() {

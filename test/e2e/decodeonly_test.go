@@ -163,9 +163,8 @@ func TestDecodeOnly_ReasonReported(t *testing.T) {
 		id := fmt.Sprintf("alone-%d", i)
 		wanted[id] = c.reason
 		resp, body := posted(t, proxy.URL()+c.path, id, `{"model":"`+models[i]+`",`+c.body+`}`)
-		if resp.StatusCode != http.StatusOK && !c.refused {
-			t.Errorf("%s on %s: %s: %s", c.reason, c.path, resp.Status, body)
-		}
+		assert.False(t, resp.StatusCode != http.StatusOK && !c.refused,
+			"%s on %s: %s: %s", c.reason, c.path, resp.Status, body)
 		if got := resp.Header.Get("X-PD-Decode-Only"); got != c.reason || resp.Header.Get("X-PD-Decode") != "" {
 			t.Errorf("%s on %s: the response headers are %v", c.reason, c.path, resp.Header)
 		}

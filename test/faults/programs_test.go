@@ -27,9 +27,7 @@ func command(t testing.TB, name string, args ...string) (string, int) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(bin, name), args...).CombinedOutput()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
-	}
+	require.False(t, err != nil && !errors.As(err, &exit), "%s %s: %v", name, strings.Join(args, " "), err)
 	if exit != nil {
 		return string(out), exit.ExitCode()
 	}

@@ -101,9 +101,7 @@ func TestFault18_BadValues(t *testing.T) {
 		members.Put(t, cli, l.Instance(after), members.Ready)
 		awaitUsable(t, w, after) // events after the invalid one arrive
 		for _, in := range w.Snapshot().All() {
-			if in.Usable() && in.Key != good && in.Role == instance.Prefill {
-				t.Errorf("%s: %+v is usable", c.name, in)
-			}
+			assert.False(t, in.Usable() && in.Key != good && in.Role == instance.Prefill, "%s: %+v is usable", c.name, in)
 			assert.False(t, strings.ContainsAny(in.Reason, "\x00\x1b"),
 				"%s: control characters in the reason %q", c.name, in.Reason)
 		}

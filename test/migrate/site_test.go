@@ -262,9 +262,7 @@ func (s *site) strict(decoded bool) {
 		assert.Len(s.t, append(e.Violations(), e.BadParams()...), 0, "engine of port %s", port)
 		local += e.Counters().LocalPrefills
 	}
-	if decoded && local > 0 {
-		s.t.Errorf("%d prompts were computed twice", local)
-	}
+	assert.False(s.t, decoded && local > 0, "%d prompts were computed twice", local)
 }
 
 // served returns the number of requests that the engines received.

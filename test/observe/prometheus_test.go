@@ -153,9 +153,7 @@ func TestPrometheus(t *testing.T) {
 		for _, r := range g.Rules {
 			n++
 			assert.True(t, r.Health != "err" && r.LastError == "", "rule %s: %s %s", r.Name, r.Health, r.LastError)
-			if r.State == "firing" && r.Labels["severity"] == "page" {
-				t.Errorf("%s fires for a healthy fleet", r.Name)
-			}
+			assert.False(t, r.State == "firing" && r.Labels["severity"] == "page", "%s fires for a healthy fleet", r.Name)
 		}
 	}
 	assert.True(t, n >= 15, "only %d rules", n)
@@ -166,9 +164,7 @@ func TestPrometheus(t *testing.T) {
 			assert.False(t, strings.Contains(expr, "$"), "%s: unreplaced variable in %s", panel.Title, expr)
 			shown += p.count(expr)
 		}
-		if shown == 0 && panel.Type != "row" && !quiet[panel.Title] {
-			t.Errorf("panel %q shows nothing", panel.Title)
-		}
+		assert.False(t, shown == 0 && panel.Type != "row" && !quiet[panel.Title], "panel %q shows nothing", panel.Title)
 	}
 	assert.Equal(t, p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`), 1, "proxies by label")
 }

@@ -51,9 +51,7 @@ func TestMetricsExist(t *testing.T) {
 			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 				base = strings.TrimSuffix(base, suffix)
 			}
-			if !there[name] && !there[base] {
-				t.Errorf("%s: docs/reference/metrics.md does not document %s", file, name)
-			}
+			assert.False(t, !there[name] && !there[base], "%s: docs/reference/metrics.md does not document %s", file, name)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -57,9 +58,8 @@ func TestRobustness(t *testing.T) {
 		}
 	}
 	// A short run may be one in which most engines fail at the same time.
-	if requests >= 10000 && budget > requests/1000 {
-		t.Errorf("%d of %d requests failed because of the retry budget", budget, requests)
-	}
+	assert.False(t, requests >= 10000 && budget > requests/1000,
+		"%d of %d requests failed because of the retry budget", budget, requests)
 }
 
 // run runs one seed.

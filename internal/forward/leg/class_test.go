@@ -25,12 +25,10 @@ func TestRules_CoverEveryClass(t *testing.T) {
 	for _, r := range Rules() {
 		assert.True(t, !seen[r.Class] && r.What != "" && r.Client != "", "rule %+v is double or incomplete", r)
 		seen[r.Class] = true
-		if r.Blame == BlameEject && !r.Free {
-			t.Errorf("%s: a refused connection costs nothing and must not count", r.Class)
-		}
-		if !r.Retry && r.Blame == BlameStrike {
-			t.Errorf("%s: no other instance can serve it, so no strike can be added", r.Class)
-		}
+		assert.False(t, r.Blame == BlameEject && !r.Free,
+			"%s: a refused connection costs nothing and must not count", r.Class)
+		assert.False(t, !r.Retry && r.Blame == BlameStrike,
+			"%s: no other instance can serve it, so no strike can be added", r.Class)
 	}
 	for _, c := range []Class{
 		NotConnected, ConnectTimeout, NoConnection, NoSocket, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Removed, Busy,

@@ -73,18 +73,14 @@ func TestMonotonic(t *testing.T) {
 		before := false
 		for queued := 0.0; queued < 20000; queued += 500 {
 			is := ask(estimate.Prefill{Uncached: tokens, Queued: queued}, estimate.Decode{Tokens: tokens, Running: 3})
-			if before && !is {
-				t.Errorf("%v tokens: not alone any more with %v queued", tokens, queued)
-			}
+			assert.False(t, before && !is, "%v tokens: not alone any more with %v queued", tokens, queued)
 			before = is
 		}
 		assert.True(t, before, "%v tokens wait behind everything", tokens)
 		before = true
 		for running := 0.0; running < 100; running++ {
 			is := ask(estimate.Prefill{Uncached: tokens, Queued: 500}, estimate.Decode{Tokens: tokens, Running: running})
-			if is && !before {
-				t.Errorf("%v tokens: alone again beside %v streams", tokens, running)
-			}
+			assert.False(t, is && !before, "%v tokens: alone again beside %v streams", tokens, running)
 			before = is
 		}
 		assert.False(t, before, "%v tokens disturb the running streams", tokens)

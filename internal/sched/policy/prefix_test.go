@@ -38,9 +38,7 @@ func TestPrefix_FindsComputed(t *testing.T) {
 	for n := range 40 {
 		turn := [][]byte{system, prompt(100+n, 3000)}
 		first, cached := p.Choose(All(list), asking(turn...))
-		if n == 0 && cached != 0 {
-			t.Errorf("%d tokens of the first prompt are cached", cached)
-		}
+		assert.False(t, n == 0 && cached != 0, "%d tokens of the first prompt are cached", cached)
 		spread[first]++
 		for more := range 3 {
 			turn = append(turn, prompt(1000*n+more, 700))

@@ -40,9 +40,7 @@ func TestChain(t *testing.T) {
 				asked = append(asked, k.Name)
 			}
 			assert.Equal(t, asked[len(asked)-1], Default, "%q: the last is %v", name, asked)
-			if bind && asked[0] != Session {
-				t.Errorf("%q: sessions are not asked about first: %v", name, asked)
-			}
+			assert.False(t, bind && asked[0] != Session, "%q: sessions are not asked about first: %v", name, asked)
 			if own := slices.Index(asked, name); name != "" && own > 0 && asked[own-1] != Session {
 				t.Errorf("%q: %v", name, asked)
 			}

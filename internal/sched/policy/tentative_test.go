@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // history has a policy, candidates with changing load, and requests of continuing chats, all from one seed.
@@ -101,12 +102,8 @@ func TestTentativeChangesNothing(t *testing.T) {
 						continue
 					}
 					asked = append(asked, at, cached)
-					if !k.Draws && foreseen != at {
-						t.Fatalf("step %d: foreseen %d, then %d was chosen", h.step, foreseen, at)
-					}
-					if at >= 0 && len(scores.scores) == 0 {
-						t.Fatal("nothing is explained")
-					}
+					require.False(t, !k.Draws && foreseen != at, "step %d: foreseen %d, then %d was chosen", h.step, foreseen, at)
+					require.False(t, at >= 0 && len(scores.scores) == 0, "nothing is explained")
 				}
 			}
 			if !reflect.DeepEqual(asked, plain) {

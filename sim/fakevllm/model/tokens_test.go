@@ -126,9 +126,7 @@ func TestSampling(t *testing.T) {
 			if len(a.Tokens) != tt.tokens || a.FinishReason != tt.finish || a.StopReason != tt.reason {
 				t.Errorf("%d tokens, %s, %v; expected %d, %s, %v", len(a.Tokens), a.FinishReason, a.StopReason, tt.tokens, tt.finish, tt.reason)
 			}
-			if tt.text != "*" && a.Text != tt.text {
-				t.Errorf("text %q, not %q", a.Text, tt.text)
-			}
+			assert.False(t, tt.text != "*" && a.Text != tt.text, "text %q, not %q", a.Text, tt.text)
 		})
 	}
 	barred := model.Generate(prompt, model.Sampling{MaxTokens: 10, MinTokens: 8, StopTokenIDs: []int{base.Tokens[6]}})
