@@ -29,13 +29,13 @@ func NotEqual[T comparable](t testing.TB, got, not T, about ...any) bool {
 // True reports whether got is true.
 func True(t testing.TB, got bool, about ...any) bool {
 	t.Helper()
-	return Equal(t, got, true, about...)
+	return got || fail(t, about, "")
 }
 
 // False reports whether got is false.
 func False(t testing.TB, got bool, about ...any) bool {
 	t.Helper()
-	return Equal(t, got, false, about...)
+	return !got || fail(t, about, "")
 }
 
 // EqualSlices reports whether two slices have the same elements; nil and an empty one are the same.
@@ -112,14 +112,16 @@ func fail(t testing.TB, about []any, format string, args ...any) bool {
 	return false
 }
 
-// Message returns the text of a failure, after what it is about.
+// Message returns what a failure is about and its text, or one of them if the other is empty.
 func Message(about []any, format string, args ...any) string {
-	text := fmt.Sprintf(format, args...)
-	switch len(about) {
-	case 0:
-		return text
-	case 1:
-		return fmt.Sprintf("%v: %s", about[0], text)
+	var texts []string
+	if len(about) == 1 {
+		texts = append(texts, fmt.Sprint(about[0]))
+	} else if len(about) > 1 {
+		texts = append(texts, fmt.Sprintf(fmt.Sprint(about[0]), about[1:]...))
 	}
-	return fmt.Sprintf(fmt.Sprint(about[0]), about[1:]...) + ": " + text
+	if format != "" {
+		texts = append(texts, fmt.Sprintf(format, args...))
+	}
+	return strings.Join(texts, ": ")
 }
