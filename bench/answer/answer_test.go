@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -48,13 +49,10 @@ func TestResponse_Parts(t *testing.T) {
 	stream := answer.Shape{Prompt: 18, Tokens: 3, Stream: true}
 	got := parts(answer.New(stream.Params(0xcd)), 0xab)
 	want := []string{`"role":"assistant"`, " 00000000000000ab.000000.18.000000cd", " 00000000000000ab.000001\"", " 00000000000000ab.000002\"", `"completion_tokens":3`, "data: [DONE]\n\n"}
-	if len(got) != len(want) {
-		t.Fatalf("%d parts, want %d: %q", len(got), len(want), got)
-	}
+	require.Len(t, got, len(want), "parts")
 	for i := range want {
-		if !strings.HasPrefix(got[i], "data: ") || !strings.Contains(got[i], want[i]) {
-			t.Errorf("part %d is %q, want %q", i, got[i], want[i])
-		}
+		assert.True(t, strings.HasPrefix(got[i], "data: ") && strings.Contains(got[i], want[i]),
+			"part %d is %q, want %q", i, got[i], want[i])
 	}
 	whole := parts(answer.New(answer.Params{Tokens: 2, Prompt: 18, Sum: 0xcd, Prefill: true}), 0xab)
 	if len(whole) != 1 || !json.Valid([]byte(whole[0])) || !strings.Contains(whole[0], ".000000.18.000000cd 00000000000000ab.000001") ||

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -42,19 +43,14 @@ func TestRun(t *testing.T) {
 	code, stdout, stderr := bench(t, "run", "--bin", bin, "--pin", "off", "--workloads", "small,prompt64k,open200", "--targets", "nginx,pdmesh,least_loaded",
 		"--nginx", "/nonexistent/nginx", "--build", "again="+filepath.Join(bin, "proxy"), "--repeats", "1", "--duration", "1s", "--warmup", "50ms",
 		"--into", file("performance"), "--machine", "here", "--against", "pdmesh")
-	if code != 0 {
-		t.Fatalf("exit code %d\n%s\n%s", code, stdout, stderr)
-	}
+	require.True(t, code == 0, "exit code %d\n%s\n%s", code, stdout, stderr)
 	r, err := report.Read(file("performance/here/result.json"))
 	require.NoError(t, err)
-	if len(r.Cells) != 12 || !strings.Contains(stdout, "against pdmesh") {
-		t.Errorf("%d cells, want 12\n%s", len(r.Cells), stdout)
-	}
+	assert.True(t, len(r.Cells) == 12 && strings.Contains(stdout, "against pdmesh"),
+		"%d cells, want 12\n%s", len(r.Cells), stdout)
 	for _, c := range r.Cells {
 		if c.Target == "nginx" {
-			if c.Skipped != report.NotInstalled {
-				t.Errorf("nginx was skipped: %q", c.Skipped)
-			}
+			assert.Equal(t, c.Skipped, report.NotInstalled, "nginx was skipped")
 			continue
 		}
 		if c.Skipped != "" || c.Right == 0 && c.Open == 0 || c.Tokens == 0 || c.Bad() > 0 || c.CPU <= 0 || c.RSSIdle <= 0 || c.RSS < c.RSSIdle {
@@ -65,9 +61,7 @@ func TestRun(t *testing.T) {
 		t.Error(err)
 	}
 	before, err := os.ReadFile(file("performance/README.md"))
-	if err != nil || !strings.Contains(string(before), "nginx is not installed") {
-		t.Errorf("%v\n%s", err, before)
-	}
+	assert.True(t, err == nil && strings.Contains(string(before), "nginx is not installed"), "%v\n%s", err, before)
 	if code, _, stderr := bench(t, "report", file("performance")); code != 0 {
 		t.Errorf("report: exit code %d: %s", code, stderr)
 	}
@@ -87,9 +81,7 @@ func TestRun_Interrupted(t *testing.T) {
 		defer close(done)
 		code, _, stderr := benchUntil(ctx, "run", "--bin", bin, "--pin", "off", "--workloads", "small", "--targets", "pdmesh,least_loaded",
 			"--repeats", "1", "--warmup", "10m", "--json", filepath.Join(dir, "result.json"))
-		if code == 0 || !strings.Contains(stderr, context.Canceled.Error()) {
-			t.Errorf("exit code %d\n%s", code, stderr)
-		}
+		assert.True(t, code != 0 && strings.Contains(stderr, context.Canceled.Error()), "exit code %d\n%s", code, stderr)
 	}()
 	testkit.Eventually(t, time.Minute, func() error {
 		logs, err := filepath.Glob(filepath.Join(dir, "*", "logs", "*.log"))
@@ -132,9 +124,7 @@ func TestUsage(t *testing.T) {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
 			t.Parallel()
 			code, _, stderr := bench(t, tt.args...)
-			if code != 2 || !strings.Contains(stderr, tt.want) {
-				t.Errorf("exit code %d, %q lacks %q", code, stderr, tt.want)
-			}
+			assert.True(t, code == 2 && strings.Contains(stderr, tt.want), "exit code %d, %q lacks %q", code, stderr, tt.want)
 		})
 	}
 }

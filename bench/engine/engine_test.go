@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -30,14 +31,10 @@ func TestEngine_Probes(t *testing.T) {
 	t.Parallel()
 	_, base := start(t)
 	c := vllm.New("")
-	if err := c.Health(t.Context(), base); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.Health(t.Context(), base))
 	facts, err := c.Facts(t.Context(), base)
 	require.NoError(t, err)
-	if !slices.Contains(facts.Models, answer.Model) || facts.StartedAt.IsZero() {
-		t.Errorf("facts %+v", facts)
-	}
+	assert.True(t, slices.Contains(facts.Models, answer.Model) && !facts.StartedAt.IsZero(), "facts %+v", facts)
 }
 
 func TestEngine_Completions(t *testing.T) {
@@ -77,13 +74,9 @@ func TestEngine_Completions(t *testing.T) {
 				require.NoError(t, err)
 				defer res.Body.Close()
 				got, err := io.ReadAll(res.Body)
-				if err != nil || res.StatusCode != tt.status {
-					t.Fatalf("status %d, %v: %s", res.StatusCode, err, got)
-				}
+				require.True(t, err == nil && res.StatusCode == tt.status, "status %d, %v: %s", res.StatusCode, err, got)
 				require.Contains(t, string(got), tt.want...)
-				if s := e.Stats(); s != tt.stats {
-					t.Errorf("stats %+v, want %+v", s, tt.stats)
-				}
+				assert.Equal(t, e.Stats(), tt.stats, "stats")
 			})
 		}
 	}

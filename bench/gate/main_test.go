@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -43,16 +44,11 @@ func TestGate(t *testing.T) {
 			}
 			var out bytes.Buffer
 			code := run([]string{filepath.Join(dir, "base"), filepath.Join(dir, "new")}, &out, &out)
-			if code != tc.code || !strings.Contains(out.String(), tc.want) {
-				t.Errorf("code %d, want %d and %q in:\n%s", code, tc.code, tc.want, out.String())
-			}
+			assert.True(t, code == tc.code && strings.Contains(out.String(), tc.want),
+				"code %d, want %d and %q in:\n%s", code, tc.code, tc.want, out.String())
 		})
 	}
 	var out bytes.Buffer
-	if code := run([]string{"one"}, &out, &out); code != 2 {
-		t.Errorf("one file: code %d", code)
-	}
-	if code := run([]string{"missing", "files"}, &out, &out); code != 2 {
-		t.Errorf("missing files: code %d", code)
-	}
+	assert.Equal(t, run([]string{"one"}, &out, &out), 2, "one file: code")
+	assert.Equal(t, run([]string{"missing", "files"}, &out, &out), 2, "missing files: code")
 }

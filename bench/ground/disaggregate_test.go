@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -22,18 +23,15 @@ func TestDisaggregatedTable(t *testing.T) {
 		"auto":   {run(0.5, 3, 0.022), run(0.5, 2, 0.022), run(0.5, 3, 0.022)},
 		"never":  {run(2, 8, 0.030)},
 	}}}}
-	if n := len(ground.Valid(d.Levels[0].Runs["always"])); n != 3 {
-		t.Errorf("%d valid runs", n)
-	}
+	assert.Equal(t, len(ground.Valid(d.Levels[0].Runs["always"])), 3, "valid runs")
 	const want = `| load | requests | way | TTFT p50 s | TTFT p90 s | ITL p90 ms | goodput % | computed by decode % | failures | machine busy % |
 |---|---|---|---|---|---|---|---|---|---|
 | 1.5 | 300 | always | 1.00 | 4.00 | 20.0 | 0.0 | 0.0 | 0 | 50 |
 | 1.5 | 300 | auto | 0.50 (-50 %) | 3.00 (-25 %) | 22.0 (+10 %) | 0.0 | 0.0 | 0 | 50 |
 | 1.5 | 300 | never | 2.00 | 8.00 | 30.0 | 0.0 | 0.0 | 0 | 50 |
 `
-	if got := d.Table(); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+	got := d.Table()
+	assert.True(t, got == want, "got\n%swant\n%s", got, want)
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("before\n<!-- made by make fleet-disaggregate: begin -->\nold\n<!-- made by make fleet-disaggregate: end -->\nafter\n"), 0o600))
 	require.NoError(t, d.WriteDoc(file))

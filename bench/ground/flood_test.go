@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -498,9 +499,7 @@ func TestFloodFairness(t *testing.T) {
 			worst = min(worst, beside[s.key]/alone[s.key])
 		}
 		t.Logf("%+v: Jain index %.4f, least kept beside a heavy key %.3f", c, index, worst)
-		if index < 0.95 || worst < 0.95 {
-			t.Errorf("%v\n%v\n%v", got, alone, beside)
-		}
+		assert.True(t, index >= 0.95 && worst >= 0.95, "%v\n%v\n%v", got, alone, beside)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,12 +47,9 @@ func TestPrompts_SharedPrefixes(t *testing.T) {
 			t.Errorf("%d and %d share %d tokens, not %d/%d", tt.a, tt.b, got, tt.tokens, ground.Shrink)
 		}
 	}
-	if r[0].Output != 20 || r[2].Output != 1 {
-		t.Errorf("outputs of %d and %d tokens", r[0].Output, r[2].Output)
-	}
-	if n := len(r[0].Prompt()); n < 94 || n > 104 {
-		t.Errorf("%d tokens instead of 1500/%d and the template's", n, ground.Shrink)
-	}
+	assert.True(t, r[0].Output == 20 && r[2].Output == 1, "outputs of %d and %d tokens", r[0].Output, r[2].Output)
+	n := len(r[0].Prompt())
+	assert.True(t, n >= 94 && n <= 104, "%d tokens instead of 1500/%d and the template's", n, ground.Shrink)
 }
 
 // TestBlocks_VaryInBytes checks that the same number of tokens has different numbers of bytes.
@@ -61,14 +59,11 @@ func TestBlocks_VaryInBytes(t *testing.T) {
 	for _, r := range workload(t, ground.Whole, 1).Requests {
 		text := r.Messages[1].Content
 		words := model.Tokenize(text)
-		if n := strings.Count(text, " "); n != len(words) {
-			t.Fatalf("%d words are %d tokens", n, len(words))
-		}
+		n := strings.Count(text, " ")
+		require.True(t, n == len(words), "%d words are %d tokens", n, len(words))
 		lengths[len(text)] = true
 	}
-	if len(lengths) < 2 {
-		t.Error("all texts have the same length")
-	}
+	assert.True(t, len(lengths) >= 2, "all texts have the same length")
 }
 
 func TestTimes(t *testing.T) {
@@ -78,9 +73,8 @@ func TestTimes(t *testing.T) {
 	for i := range w.Requests {
 		got = append(got, w.Requests[i].At.Seconds())
 	}
-	if want := [...]float64{0, 0.75, 1.5, 2.25}; [4]float64(got) != want {
-		t.Errorf("requests at %v, not %v", got, want)
-	}
+	want := [...]float64{0, 0.75, 1.5, 2.25}
+	assert.Equal(t, [4]float64(got), want, "requests at %v", got)
 	if second := workload(t, ground.Second, 1); second.Requests[0].At != 0 || len(second.Requests) != 2 {
 		t.Errorf("the second half begins at %v and has %d requests", second.Requests[0].At, len(second.Requests))
 	}
@@ -103,12 +97,10 @@ func TestModel(t *testing.T) {
 		}
 		found[name] = r.Hits
 	}
-	if found["session"] <= found["random"] {
-		t.Errorf("session found %.3f of all tokens, random %.3f", found["session"], found["random"])
-	}
-	if found[ground.Oracle] <= found["round_robin"] {
-		t.Errorf("the oracle found %.3f of all tokens, round_robin %.3f", found[ground.Oracle], found["round_robin"])
-	}
+	assert.True(t, found["session"] > found["random"],
+		"session found %.3f of all tokens, random %.3f", found["session"], found["random"])
+	assert.True(t, found[ground.Oracle] > found["round_robin"],
+		"the oracle found %.3f of all tokens, round_robin %.3f", found[ground.Oracle], found["round_robin"])
 	if _, err := model.Run(w, "astrology"); err == nil {
 		t.Error("no error for an unknown policy")
 	}

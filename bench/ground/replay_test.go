@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -40,12 +41,9 @@ func TestReplay(t *testing.T) {
 	require.NoError(t, err)
 	got, err := p.Run(t.Context(), r)
 	require.NoError(t, err)
-	if got.Failures != 0 || got.Requests != len(w.Requests) || got.Local != 0 {
-		t.Errorf("%+v", got)
-	}
-	if got.OfShared < 0.9 || got.OfShared > 1.1 || got.TTFT50 <= 0 || got.RouterCPU <= 0 {
-		t.Errorf("two engines and session: %+v", got)
-	}
+	assert.True(t, got.Failures == 0 && got.Requests == len(w.Requests) && got.Local == 0, "%+v", got)
+	assert.True(t, got.OfShared >= 0.9 && got.OfShared <= 1.1 && got.TTFT50 > 0 && got.RouterCPU > 0,
+		"two engines and session: %+v", got)
 	p.Warm = w // then the caches have all prompts before the measurement begins
 	if warm, err := p.Run(t.Context(), r); err != nil || warm.Requests != got.Requests || warm.Failures != 0 || warm.Hits <= got.Hits {
 		t.Errorf("%v %+v", err, warm)
@@ -89,9 +87,8 @@ func TestReport(t *testing.T) {
 		"before\n", "after\n", "| session | 2.00 | 5.00 | 30.0 |", "| peer:policy (void) | 7.00 |",
 		"Not measured: smg:x: not installed", "(page/hits.svg)",
 	)
-	if strings.Contains(text, "old\n") || strings.Count(text, "| session |") != 1 {
-		t.Errorf("old figures are left:\n%s", text)
-	}
+	assert.True(t, !strings.Contains(text, "old\n") && strings.Count(text, "| session |") == 1,
+		"old figures are left:\n%s", text)
 	if svg, err := os.ReadFile(filepath.Join(filepath.Dir(file), "page", "hits.svg")); err != nil || !strings.Contains(string(svg), "one cache for all") {
 		t.Errorf("the plot: %v %s", err, svg)
 	}
@@ -106,11 +103,8 @@ func TestOverloadTable(t *testing.T) {
 		{Rate: 1, Runs: map[string][]ground.Result{"on": run(4), "off": run(4)}},
 		{Rate: 3, Runs: map[string][]ground.Result{"on": run(3.9), "off": run(1)}},
 	}}
-	for _, want := range []string{"| 3 | on | 3.90 (98 %) | 390 (98 %) |", "| 12.5 | 0.50 | 0.25 |", "| 3 | off | 1.00 (25 %) | 100 (25 %) |"} {
-		if text := o.Table(); !strings.Contains(text, want) {
-			t.Errorf("no %q in:\n%s", want, text)
-		}
-	}
+	assert.Contains(t, o.Table(), "| 3 | on | 3.90 (98 %) | 390 (98 %) |", "| 12.5 | 0.50 | 0.25 |",
+		"| 3 | off | 1.00 (25 %) | 100 (25 %) |")
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("<!-- made by make fleet-overload: begin -->\n<!-- made by make fleet-overload: end -->\n"), 0o600))
 	require.NoError(t, o.WriteDoc(file))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -17,9 +18,7 @@ func TestReplacePart(t *testing.T) {
 	const begin, end = "<!-- made by make fleet-real: begin -->\n", "<!-- made by make fleet-real: end -->\n"
 	testkit.WriteFile(t, doc, "before\n"+begin+"old\n"+end+"after\n")
 	require.NoError(t, ground.ReplacePart(doc, "fleet-real", "new\n"))
-	if got := string(testkit.ReadFile(t, doc)); got != "before\n"+begin+"new\n"+end+"after\n" {
-		t.Error(got)
-	}
+	assert.Equal(t, string(testkit.ReadFile(t, doc)), "before\n"+begin+"new\n"+end+"after\n")
 	require.NoError(t, os.WriteFile(doc, []byte("no marks"), 0o600))
 	if err := ground.ReplacePart(doc, "fleet-real", ""); !errors.Is(err, ground.ErrMarks) {
 		t.Errorf("without marks: %v", err)

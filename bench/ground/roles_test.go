@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
@@ -49,9 +50,8 @@ func TestRoles_Advice(t *testing.T) {
 			wanted := ground.Fleet(mixed(), rate, 1, size[0]+more, size[1]+more).Wanted
 			t.Logf("%v requests/s: smallest fleet %d, advice with %d more of each %.2f", rate, size, more, wanted)
 			for i, role := range instance.Roles() {
-				if math.Abs(wanted[i]-float64(size[i])) > 1 {
-					t.Errorf("%v requests/s: %.2f %s instances are wanted, %d are needed", rate, wanted[i], role, size[i])
-				}
+				assert.True(t, !(math.Abs(wanted[i]-float64(size[i])) > 1),
+					"%v requests/s: %.2f %s instances are wanted, %d are needed", rate, wanted[i], role, size[i])
 			}
 		}
 	}

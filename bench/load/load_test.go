@@ -1,7 +1,6 @@
 package load_test
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/bench/load"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -25,15 +25,9 @@ func run(t *testing.T, p load.Plan, n uint64) *load.Tally {
 	g := load.Start(t.Context(), p)
 	t.Cleanup(func() { g.Stop(0) })
 	tally := g.Tally()
-	testkit.Eventually(t, time.Minute, func() error {
-		if got := tally.Right.Load() + tally.Bad(); got < n {
-			return fmt.Errorf("%d of %d responses", got, n)
-		}
-		return nil
-	})
-	if g.Stop(30 * time.Second) {
-		t.Error("a response did not end")
-	}
+	responses := func() uint64 { return tally.Right.Load() + tally.Bad() }
+	testkit.Until(t, time.Minute, responses, func(got uint64) bool { return got >= n })
+	assert.False(t, g.Stop(30*time.Second), "a response did not end")
 	return tally
 }
 
@@ -115,12 +109,7 @@ func TestGenerator_Cut(t *testing.T) {
 	const clients = 20
 	addr := startEngine(t, 10*time.Millisecond)
 	g := load.Start(t.Context(), load.Plan{Address: addr, Shape: answer.Shape{Prompt: 64, Tokens: 100_000, Stream: true}, Conns: clients})
-	testkit.Eventually(t, time.Minute, func() error {
-		if n := g.Open(); n < clients {
-			return fmt.Errorf("%d open streams", n)
-		}
-		return nil
-	})
+	testkit.Until(t, time.Minute, g.Open, func(n int) bool { return n >= clients })
 	before := g.Swap(new(load.Tally))
 	if !g.Stop(0) || g.Open() != 0 || before.Bad() > 0 || g.Tally().Bad() > 0 {
 		t.Errorf("after the end: %d open, %q %q", g.Open(), before.Problems(), g.Tally().Problems())

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -19,24 +20,18 @@ func TestUsage(t *testing.T) {
 	me := []int{os.Getpid()}
 	cpu, err := machine.CPU(me)
 	if runtime.GOOS != "linux" {
-		if !errors.Is(err, machine.ErrUnknown) {
-			t.Fatalf("error %v, want ErrUnknown", err)
-		}
+		require.True(t, errors.Is(err, machine.ErrUnknown), "error %v, want ErrUnknown", err)
 		return
 	}
 	require.NoError(t, err)
 	before, err := machine.Memory(me)
-	if err != nil || before < 1000 {
-		t.Fatalf("this process has %d KiB, %v", before, err)
-	}
+	require.True(t, err == nil && before >= 1000, "this process has %d KiB, %v", before, err)
 	held := make([]byte, 64<<20)
 	for i := range held {
 		held[i] = byte(i)
 	}
 	after, err := machine.Memory(me)
-	if err != nil || after-before < 32<<10 {
-		t.Errorf("64 MiB more: from %d to %d KiB, %v", before, after, err)
-	}
+	assert.True(t, err == nil && after-before >= 32<<10, "64 MiB more: from %d to %d KiB, %v", before, after, err)
 	runtime.KeepAlive(held)
 	if now, err := machine.CPU(me); err != nil || now <= cpu {
 		t.Errorf("writing %d bytes took no time: %v s, then %v s, %v", len(held), cpu, now, err)
@@ -51,10 +46,8 @@ func TestUsage(t *testing.T) {
 
 func TestTree(t *testing.T) {
 	t.Parallel()
-	if tree := machine.Tree(os.Getpid()); tree[0] != os.Getpid() {
-		t.Errorf("%v does not begin with this process", tree)
-	}
-	if runtime.GOOS == "linux" && !slices.Contains(machine.Tree(os.Getppid()), os.Getpid()) {
-		t.Error("this process is not a descendant of its parent")
-	}
+	tree := machine.Tree(os.Getpid())
+	assert.Equal(t, tree[0], os.Getpid(), "%v does not begin with this process", tree)
+	assert.False(t, runtime.GOOS == "linux" && !slices.Contains(machine.Tree(os.Getppid()), os.Getpid()),
+		"this process is not a descendant of its parent")
 }

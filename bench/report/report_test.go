@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -76,25 +77,20 @@ func TestRun_Gates(t *testing.T) {
 	for _, g := range r.Gates() {
 		got = append(got, g.Verdict())
 	}
-	if want := "met,not run,not run,**missed**,not run,**missed**"; strings.Join(got, ",") != want {
-		t.Errorf("verdicts %v, want %s", got, want)
-	}
+	want := "met,not run,not run,**missed**,not run,**missed**"
+	assert.Equal(t, strings.Join(got, ","), want, "verdicts %v", got)
 	if missed := r.Missed(); !strings.Contains(missed, "1,000 streams") || !strings.Contains(missed, "bad requests in any workload: 1, must be at most 0") || strings.Contains(missed, "128 B") {
 		t.Errorf("missed: %s", missed)
 	}
 	// A workload that did not run through our proxy counts as bad.
 	r.Cells = append(r.Cells, report.Cell{Workload: "idle1000", Target: "pdmesh", Repeat: 2, Skipped: "no correct responses"})
-	if missed := r.Missed(); !strings.Contains(missed, "bad requests in any workload: 2") {
-		t.Errorf("missed: %s", missed)
-	}
+	assert.Contains(t, r.Missed(), "bad requests in any workload: 2")
 }
 
 func TestRun_Plots(t *testing.T) {
 	t.Parallel()
 	plots := example().Plots()
-	if len(plots) != 2 {
-		t.Fatalf("%d plots", len(plots))
-	}
+	require.Equal(t, len(plots), 2, "plots")
 	for _, p := range plots {
 		d := xml.NewDecoder(strings.NewReader(p.SVG))
 		for {
@@ -104,9 +100,8 @@ func TestRun_Plots(t *testing.T) {
 				t.Fatalf("%s: %v", p.File, err)
 			}
 		}
-		if !strings.Contains(p.SVG, ">vllm-router<") || strings.Contains(p.SVG, "smg") {
-			t.Errorf("%s has the wrong bars:\n%s", p.File, p.SVG)
-		}
+		assert.True(t, strings.Contains(p.SVG, ">vllm-router<") && !strings.Contains(p.SVG, "smg"),
+			"%s has the wrong bars:\n%s", p.File, p.SVG)
 	}
 }
 
@@ -123,9 +118,8 @@ func TestRun_Files(t *testing.T) {
 		require.NoError(t, r.Write(filepath.Join(dir, name, "result.json")))
 	}
 	all, err := report.ReadAll(dir)
-	if err != nil || len(all) != 2 || all[0].Name != "new" || len(all[0].Run.Cells) != len(example().Cells) {
-		t.Errorf("%v, %v", all, err)
-	}
+	assert.True(t, err == nil && len(all) == 2 && all[0].Name == "new" && len(all[0].Run.Cells) == len(example().Cells),
+		"%v, %v", all, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "new", "result.json"), []byte("{"), 0o600))
 	if _, err := report.ReadAll(dir); err == nil {
 		t.Error("no error for a damaged file")
@@ -154,8 +148,6 @@ func TestNameOf(t *testing.T) {
 	for cpu, want := range map[string]string{
 		"Intel(R) Xeon(R) Processor @ 2.70GHz": "intel-xeon", "AMD EPYC 7B13": "amd-epyc-7b13", "": "unknown",
 	} {
-		if got := report.NameOf(machine.Facts{CPU: cpu}); got != want {
-			t.Errorf("%q: %s, want %s", cpu, got, want)
-		}
+		assert.Equal(t, report.NameOf(machine.Facts{CPU: cpu}), want, "%q", cpu)
 	}
 }

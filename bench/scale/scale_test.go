@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/scale"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -30,7 +31,6 @@ func TestRun(t *testing.T) {
 	if c.ProxyCPU <= 0 || c.EtcdCPU <= 0 || c.Received <= 0 || c.Memory.Proxy <= 0 || c.Memory.Etcd <= 0 {
 		t.Errorf("CPU %v and %v, %v bytes, memory %v", c.ProxyCPU, c.EtcdCPU, c.Received, c.Memory)
 	}
-	if table := r.Table(); strings.Count(table, "\n|") != 15 || strings.Contains(table, "NaN") {
-		t.Errorf("table:%s", table)
-	}
+	table := r.Table()
+	assert.True(t, strings.Count(table, "\n|") == 15 && !strings.Contains(table, "NaN"), "table:%s", table)
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const completionsPath = "/v1/completions"
@@ -105,9 +107,8 @@ func TestAbort_ContinuedMessages(t *testing.T) {
 		}, []byte(begin + signed + end("null"))}, messagesPath, `{"model":"m","messages":[],"max_tokens":9,"stream":true,"temperature":0}`, 0, 1)
 		events, _ := rawEvents(got.body)
 		events = slices.DeleteFunc(events, func(e []byte) bool { return e[0] == ':' })
-		if all := string(bytes.Join(events, nil)); got.broken || all != whole {
-			t.Fatalf("reads of %d bytes: broken %v: %s", size+1, got.broken, got.body)
-		}
+		all := string(bytes.Join(events, nil))
+		require.True(t, !got.broken && all == whole, "reads of %d bytes: broken %v: %s", size+1, got.broken, got.body)
 	}
 }
 
@@ -146,9 +147,7 @@ func TestAbort_BeforeCommit(t *testing.T) {
 			if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.DecodeOnly != "" || r.rec.retried() != "decode/aborted" {
 				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 			}
-			if n := legs(r.P); n != 2 {
-				t.Errorf("%d prefills, want 2", n)
-			}
+			assert.Equal(t, legs(r.P), 2, "prefills")
 			r.checkEngines()
 		})
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -43,9 +44,7 @@ func TestAccessLog_Text(t *testing.T) {
 		` path=/v1/completions model=org/m stream=true status=200 outcome=ok finish_reason=stop prefill=127.0.0.1:8100 decode=[::1]:8200` +
 		` failed_legs=1 revision=7 bytes_in=10 bytes_out=20 input_tokens=1000 cached_tokens=512 output_tokens=64 ms=1234.567 ttft_ms=2.003` +
 		` trace_id=4bf92f3577b34da6a3ce929d0e0e4736` + "\n"
-	if got := line(t, logging.FormatText, finished()); got != want {
-		t.Errorf("got  %swant %s", got, want)
-	}
+	assert.Equal(t, line(t, logging.FormatText, finished()), want)
 }
 
 func TestAccessLog_JSON(t *testing.T) {
@@ -57,9 +56,7 @@ func TestAccessLog_JSON(t *testing.T) {
 		"status": 200.0, "ms": 1234.567, "ttft_ms": 2.003, "model": "org/m", "failed_legs": 1.0,
 		"input_tokens": 1000.0, "cached_tokens": 512.0, "output_tokens": 64.0, "finish_reason": "stop", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
 	} {
-		if got[k] != want {
-			t.Errorf("%s = %v, want %v", k, got[k], want)
-		}
+		assert.Equal(t, got[k], want, k)
 	}
 	unpicked := finished()
 	unpicked.Model, unpicked.Revision = "", 0
@@ -82,20 +79,16 @@ func TestAccessLog_HostileValues(t *testing.T) {
 		e := finished()
 		e.Path = v
 		text := line(t, logging.FormatText, e)
-		if strings.Count(text, "\n") != 1 || strings.ContainsRune(text, 0x1b) {
-			t.Errorf("%q: text line %q", v, text)
-		}
-		if strings.Contains(text, " msg=forged") && !strings.Contains(text, `"/a\nlevel=error msg=forged"`) {
-			t.Errorf("%q: forged a field in %q", v, text)
-		}
+		assert.True(t, strings.Count(text, "\n") == 1 && !strings.ContainsRune(text, 0x1b), "%q: text line %q", v, text)
+		assert.False(t, strings.Contains(text, " msg=forged") && !strings.Contains(text, `"/a\nlevel=error msg=forged"`),
+			"%q: forged a field in %q", v, text)
 		object := line(t, logging.FormatJSON, e)
 		var got struct{ Path string }
 		if err := json.Unmarshal([]byte(object), &got); err != nil || strings.Count(object, "\n") != 1 {
 			t.Fatalf("%q: %v in %q", v, err, object)
 		}
-		if want := strings.ReplaceAll(v, "\xff\xfe", "\uFFFD\uFFFD"); got.Path != want {
-			t.Errorf("%q became %q", v, got.Path)
-		}
+		want := strings.ReplaceAll(v, "\xff\xfe", "\uFFFD\uFFFD")
+		assert.Equal(t, got.Path, want, "%q became", v)
 	}
 	e := finished()
 	e.Model, e.Finish = "a\nb\u202e"+strings.Repeat("x", 1000), "\x00"
@@ -123,14 +116,11 @@ func TestAccessLog_StalledOutput(t *testing.T) {
 		defer close(done)
 		_, _ = io.Copy(&read, r)
 	}()
-	if !queue.Flush(time.Minute) {
-		t.Error("not all is written")
-	}
+	assert.True(t, queue.Flush(time.Minute), "not all is written")
 	_ = w.Close()
 	<-done
-	if got := bytes.Count(read.Bytes(), []byte("\n")); lost == 0 || got+lost != lines {
-		t.Errorf("%d lines came and %d were lost, of %d", got, lost, lines)
-	}
+	got := bytes.Count(read.Bytes(), []byte("\n"))
+	assert.True(t, lost != 0 && got+lost == lines, "%d lines came and %d were lost, of %d", got, lost, lines)
 }
 
 // BenchmarkAccessLog measures the CPU time of one line, without and with the queue, which the benchmark fills

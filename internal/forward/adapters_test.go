@@ -14,6 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // startWithModels is start with engines that load adapters, and a catalog that reads them.
@@ -66,9 +68,7 @@ func change(t *testing.T, s *fakevllm.Server, what, name string) {
 	t.Helper()
 	body := `{"lora_name":` + strconv.Quote(name) + `,"lora_path":"."}`
 	a := do(http.DefaultClient, newRequest(t.Context(), t, http.MethodPost, s.URL()+"/v1/"+what+"_lora_adapter", strings.NewReader(body)))
-	if a.status != http.StatusOK {
-		t.Fatalf("%s %s: %d, %v", what, name, a.status, a.err)
-	}
+	require.Equal(t, a.status, http.StatusOK, "%s %s: %v", what, name, a.err)
 }
 
 // Engines that have unloaded a model answer 404 for it. The others serve, no engine is blamed, and if none is
@@ -82,21 +82,16 @@ func TestUnloadedModel_NoBlame(t *testing.T) {
 	}
 	eventually(t, "a pair serves the model", func() bool { // on a slow machine decode's lists may arrive first
 		a := r.post("/v1/chat/completions", body)
-		if a.status != http.StatusOK {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		a.require(t, http.StatusOK)
 		return r.entry().DecodeOnly == ""
 	})
 	for _, s := range slices.Concat(r.P[:1], r.D[:5]) { // more than the attempts of a request
 		change(t, s, "unload", "late")
 	}
 	for range 12 {
-		if a := r.post("/v1/chat/completions", body); a.status != http.StatusOK {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-		if e := r.entry(); e.Decode != r.D[5].Address() {
-			t.Errorf("served by %+v", e)
-		}
+		r.post("/v1/chat/completions", body).require(t, http.StatusOK)
+		e := r.entry()
+		assert.Equal(t, e.Decode, r.D[5].Address(), "served by %+v", e)
 	}
 	change(t, r.P[1], "unload", "late")
 	a := r.post("/v1/chat/completions", body)
@@ -104,19 +99,13 @@ func TestUnloadedModel_NoBlame(t *testing.T) {
 		t.Errorf("without prefill: %d %+v", a.status, e)
 	}
 	change(t, r.D[5], "unload", "late")
-	if a := r.post("/v1/chat/completions", body); a.status != http.StatusNotFound || !strings.Contains(string(a.body), "The model `late` does not exist.") {
-		t.Errorf("unloaded everywhere: %d %s", a.status, a.body)
-	}
+	r.post("/v1/chat/completions", body).check(t, http.StatusNotFound, "The model `late` does not exist.")
 	r.entry()
 	for _, in := range r.members.Snapshot().All() {
-		if !r.tracker.Available(in.Key) {
-			t.Errorf("%s is ejected", in.Key)
-		}
+		assert.True(t, r.tracker.Available(in.Key), "%s is ejected", in.Key)
 	}
 	r.noneTroubled()
-	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK {
-		t.Errorf("the base model: %d %s", a.status, a.body)
-	}
+	r.post("/v1/chat/completions", chatBody(false, "")).check(t, http.StatusOK)
 	r.entry()
 }
 
@@ -131,9 +120,7 @@ func TestModelOfOneRole(t *testing.T) {
 	if r.entry(); a.status != http.StatusServiceUnavailable {
 		t.Errorf("only prefill: %d %s", a.status, a.body)
 	}
-	if n := r.P[0].Counters().Requests; n != 0 {
-		t.Errorf("%d prefills that no decode instance could use", n)
-	}
+	assert.Equal(t, r.P[0].Counters().Requests, 0, "prefills that no decode instance could use")
 	reads := func() (n int) {
 		for _, q := range slices.Concat(r.P[0].Requests(), r.D[0].Requests()) {
 			if q.Path == "/v1/models" {
@@ -149,9 +136,7 @@ func TestModelOfOneRole(t *testing.T) {
 			t.Errorf("/tokenize, only prefill: %d %+v %s", a.status, e, a.body)
 		}
 	}
-	if n := reads() - known; n != 0 {
-		t.Errorf("%d reads of the lists of models, although the model was known", n)
-	}
+	assert.Equal(t, reads()-known, 0, "reads of the lists of models, although the model was known")
 	change(t, r.P[0], "unload", "half")
 	change(t, r.D[0], "load", "other")
 	a = r.post("/v1/chat/completions", strings.Replace(body, `"half"`, `"other"`, 1))

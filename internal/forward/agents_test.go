@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -39,9 +40,7 @@ func (a answer) agentText(t *testing.T) (text, names string) {
 			Content []struct{ Text string }
 			Output  []struct{ Content []struct{ Text string } }
 		}
-		if err := json.Unmarshal(a.body, &v); err != nil {
-			t.Fatalf("%v in %s", err, a.body)
-		}
+		require.NoError(t, json.Unmarshal(a.body, &v), "%s", a.body)
 		for _, c := range v.Content {
 			text += c.Text
 		}
@@ -64,9 +63,7 @@ func (a answer) agentText(t *testing.T) (text, names string) {
 			Type  string
 			Delta json.RawMessage
 		}
-		if err := json.Unmarshal([]byte(data), &v); err != nil {
-			t.Fatalf("%v in %s", err, data)
-		}
+		require.NoError(t, json.Unmarshal([]byte(data), &v), data)
 		var s string
 		switch v.Type {
 		case "response.output_text.delta":
@@ -95,19 +92,12 @@ func (r *rig) checkAgentAnswer(a answer, path, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
 	require.NoError(r.t, err)
-	if a.err != nil || a.status != http.StatusOK {
-		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)
-	}
+	require.True(r.t, a.err == nil && a.status == http.StatusOK, "status %d, err %v: %s", a.status, a.err, a.body)
 	text, names := a.agentText(r.t)
-	if text != want[0].Text || text == "" {
-		r.t.Fatalf("text %q, want %q", text, want[0].Text)
-	}
-	if names != "" && names != wholeStream(path) {
-		r.t.Fatalf("events %s", names)
-	}
-	if bytes.Contains(a.body, []byte("remote_engine_id")) {
-		r.t.Fatalf("the answer contains transfer params: %s", a.body)
-	}
+	require.True(r.t, text == want[0].Text && text != "", "text %q, want %q", text, want[0].Text)
+	require.False(r.t, names != "" && names != wholeStream(path), "events %s", names)
+	require.False(r.t, bytes.Contains(a.body, []byte("remote_engine_id")),
+		"the answer contains transfer params: %s", a.body)
 }
 
 // Requests of every API go through a pair of engines.
@@ -126,15 +116,13 @@ func TestPairs_EveryAPI(t *testing.T) {
 				a := r.postScenario(q)
 				r.checkWhole(q, a)
 				d, p := r.D[0].Counters(), r.P[0].Counters()
-				if d.LocalPrefills != 1-pairs || p.Requests != pairs || d.Requests != 1 {
-					t.Errorf("decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
-				}
+				assert.True(t, d.LocalPrefills == 1-pairs && p.Requests == pairs && d.Requests == 1,
+					"decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
 				if (mode == fakevllm.NIXL || mode == fakevllm.Mooncake) && (p.TransfersMade != pairs || d.TransfersLoaded != pairs) {
 					t.Errorf("%d KV transfers were made, %d loaded", p.TransfersMade, d.TransfersLoaded)
 				}
-				if a.header.Get("X-PD-Decode-Only") != why || bytes.Contains(a.body, []byte("remote_engine_id")) {
-					t.Errorf("decode-only: %q, body %s", a.header.Get("X-PD-Decode-Only"), a.body)
-				}
+				assert.True(t, a.header.Get("X-PD-Decode-Only") == why && !bytes.Contains(a.body, []byte("remote_engine_id")),
+					"decode-only: %q, body %s", a.header.Get("X-PD-Decode-Only"), a.body)
 				if e := r.entry(); e.DecodeOnly != why || e.Outcome != relay.OutcomeOK || e.Endpoint != q.path || (e.Prefill == "") != (why != "") || e.Stream != q.stream {
 					t.Errorf("entry %+v", e)
 				}
@@ -187,16 +175,12 @@ func TestStoredResponses_NoBlame(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)
 	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"resp_1"`))
-	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "Response with id 'resp_1' not found.") {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
-	if queried := len(posted(r.D[0])) + len(posted(r.D[1])); queried < 2 || len(posted(r.P[0])) != 0 {
-		t.Errorf("%d decode instances were queried", queried)
-	}
+	a.require(t, http.StatusNotFound, "Response with id 'resp_1' not found.")
+	queried := len(posted(r.D[0])) + len(posted(r.D[1]))
+	assert.True(t, queried >= 2 && len(posted(r.P[0])) == 0, "%d decode instances were queried", queried)
 	r.noneTroubled()
-	if e := r.entry(); e.DecodeOnly != bypass.StoredResponse {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.Equal(t, e.DecodeOnly, bypass.StoredResponse, "entry %+v", e)
 	r.checkEngines()
 }
 
@@ -211,11 +195,8 @@ func TestDecodeOnlyReason_OfFinalAttempt(t *testing.T) {
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 		a := r.postScenario(q)
 		r.checkRefused(q, a, http.StatusRequestEntityTooLarge, "")
-		if got := a.header.Get("X-PD-Decode-Only"); got != "" {
-			t.Errorf("X-PD-Decode-Only is %q, want none", got)
-		}
-		if e := r.entry(); e.DecodeOnly != "" || e.Failed != 2 {
-			t.Errorf("entry %+v", e)
-		}
+		assert.Equal(t, a.header.Get("X-PD-Decode-Only"), "", "X-PD-Decode-Only")
+		e := r.entry()
+		assert.True(t, e.DecodeOnly == "" && e.Failed == 2, "entry %+v", e)
 	})
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -70,14 +71,11 @@ func TestInvalidRequest_EngineError(t *testing.T) {
 		}
 		if want.status >= 400 {
 			refused++
-			if a, b := got.header.Get("Content-Type"), want.header.Get("Content-Type"); a != b {
-				t.Errorf("%s: Content-Type %q, an engine says %q", c.Name, a, b)
-			}
+			a, b := got.header.Get("Content-Type"), want.header.Get("Content-Type")
+			assert.True(t, a == b, "%s: Content-Type %q, an engine says %q", c.Name, a, b)
 		}
 	}
-	if refused < 250 {
-		t.Errorf("only %d wrong requests", refused)
-	}
+	assert.True(t, refused >= 250, "only %d wrong requests", refused)
 	r.checkEngines()
 }
 
@@ -89,9 +87,7 @@ func (r *rig) sendTo(base, method, path, contentType string, body []byte) answer
 		req.Header.Del("Content-Type")
 	}
 	a := do(http.DefaultClient, req)
-	if a.err != nil {
-		r.t.Fatal(a.err)
-	}
+	require.NoError(r.t, a.err)
 	return a
 }
 
@@ -112,16 +108,11 @@ func TestInvalidRequest_SentToOneEngine(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 2, nil)
 			a := r.post(tc.path, tc.body, "X-Request-Id", "mine", "X-PD-Trace", "1", "X-Api-Key", "secret", "Authorization", "Bearer k")
-			if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), tc.says) {
-				t.Fatalf("%d: %s", a.status, a.body)
-			}
-			if got := r.rec.askOutcomes(); got != flow.AskRefused {
-				t.Errorf("asked: %q", got)
-			}
+			a.require(t, http.StatusBadRequest, tc.says)
+			assert.Equal(t, r.rec.askOutcomes(), flow.AskRefused, "asked")
 			queried := append(posted(r.D[0]), posted(r.D[1])...)
-			if len(queried) != 1 || len(posted(r.P[0])) != 0 {
-				t.Fatalf("%d decode and %d prefill instances were queried", len(queried), len(posted(r.P[0])))
-			}
+			require.True(t, len(queried) == 1 && len(posted(r.P[0])) == 0,
+				"%d decode and %d prefill instances were queried", len(queried), len(posted(r.P[0])))
 			q := queried[0]
 			if string(q.Body) != tc.body || q.Header.Get("X-Api-Key") != "" || q.Header.Get("Authorization") != "Bearer k" ||
 				!strings.HasPrefix(q.Header.Get("X-Request-Id"), "mine-") {
@@ -180,18 +171,14 @@ func TestInvalidRequest_OnlyRefusalPassedOn(t *testing.T) {
 			case flow.AskRefused:
 				status = 422
 			}
-			if a.status != status || a.err != nil || !strings.Contains(string(a.body), says) {
-				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
-			}
-			if got := r.rec.askOutcomes(); got != tc.outcome {
-				t.Errorf("asked: %q, want %q", got, tc.outcome)
-			}
+			require.True(t, a.status == status && a.err == nil && strings.Contains(string(a.body), says),
+				"%d, %v: %s", a.status, a.err, a.body)
+			assert.Equal(t, r.rec.askOutcomes(), tc.outcome, "asked")
 			if e := r.entry(); e.Failed != 0 || r.rec.retried() != "" || e.Outcome != relay.OutcomeClientError {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
-			if n := len(posted(r.D[0])); n != 1 || len(posted(r.P[0])) != 0 {
-				t.Errorf("%d questions to decode, %d to prefill", n, len(posted(r.P[0])))
-			}
+			n := len(posted(r.D[0]))
+			assert.True(t, n == 1 && len(posted(r.P[0])) == 0, "%d questions to decode, %d to prefill", n, len(posted(r.P[0])))
 			r.noneTroubled()
 			r.checkEngines()
 			if tc.name == "streamed" {
@@ -237,15 +224,12 @@ func TestSteeringFields_NotSent(t *testing.T) {
 				"cut":             plain,
 			} {
 				a := r.post(path, body)
-				if a.status != http.StatusBadRequest {
-					t.Errorf("%s, %s of %s: %d %s", path, how, field, a.status, a.body)
-				}
+				assert.Equal(t, a.status, http.StatusBadRequest, "%s, %s of %s: %s", path, how, field, a.body)
 			}
 		}
 	}
-	if got := strings.ReplaceAll(r.rec.askOutcomes(), flow.AskWithheld, ""); strings.TrimSpace(got) != "" {
-		t.Errorf("asked: %q", got)
-	}
+	got := strings.ReplaceAll(r.rec.askOutcomes(), flow.AskWithheld, "")
+	assert.Equal(t, strings.TrimSpace(got), "", "asked: %q", got)
 	for _, s := range append(r.P, r.D...) {
 		if n := len(posted(s)); n != 0 {
 			t.Errorf("%d requests reached %s, the first: %q", n, s.Address(), posted(s)[0].Body)
@@ -259,12 +243,8 @@ func TestInvalidRequest_NoInstance(t *testing.T) {
 	r := start(t, fakevllm.Plain, 0, 0, nil)
 	a := r.post("/v1/completions", `{"prompt":"x","max_tokens":2.5}`)
 	want := `{"error":{"message":"invalid max_tokens: must be an integer","type":"BadRequestError","param":"max_tokens","code":400}}`
-	if a.status != http.StatusBadRequest || string(a.body) != want {
-		t.Fatalf("%d: %s", a.status, a.body)
-	}
-	if got := r.rec.askOutcomes(); got != flow.AskNoInstance {
-		t.Errorf("asked: %q", got)
-	}
+	require.True(t, a.status == http.StatusBadRequest && string(a.body) == want, "%d: %s", a.status, a.body)
+	assert.Equal(t, r.rec.askOutcomes(), flow.AskNoInstance, "asked")
 }
 
 // A prefill instance is queried if there is no decode instance. If no instance serves the model, an engine
@@ -280,9 +260,7 @@ func TestInvalidRequest_QueryTarget(t *testing.T) {
 	}
 	// vLLM checks the model before it checks the limit.
 	a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":0}`)
-	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "The model `other` does not exist. Valid aliases: m.") {
-		t.Errorf("%d: %s", a.status, a.body)
-	}
+	a.check(t, http.StatusNotFound, "The model `other` does not exist. Valid aliases: m.")
 	r.checkEngines()
 }
 
@@ -310,9 +288,7 @@ func TestInvalidRequest_QueriesBounded(t *testing.T) {
 	var clients sync.WaitGroup
 	for range many {
 		clients.Go(func() {
-			if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest {
-				t.Errorf("%d: %s", a.status, a.body)
-			}
+			r.post("/v1/completions", brokenBody).check(t, http.StatusBadRequest)
 		})
 	}
 	clients.Wait()
@@ -324,9 +300,8 @@ func TestInvalidRequest_QueriesBounded(t *testing.T) {
 			busy++
 		}
 	}
-	if len(asked) != many || len(arrived) > many-busy || busy == 0 {
-		t.Errorf("%d of %d reached the engine, %d were not sent", len(arrived), many, busy)
-	}
+	assert.True(t, len(asked) == many && len(arrived) <= many-busy && busy != 0,
+		"%d of %d reached the engine, %d were not sent", len(arrived), many, busy)
 	r.checkEngines()
 }
 

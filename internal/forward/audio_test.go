@@ -11,6 +11,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const transcriptions = "/v1/audio/transcriptions"
@@ -78,19 +80,14 @@ func TestTranscriptions(t *testing.T) {
 		text := ""
 		if tc.fields == nil {
 			var whole struct{ Text string }
-			if err := json.Unmarshal(a.body, &whole); err != nil {
-				t.Fatalf("%s: %v in %s", name, err, a.body)
-			}
+			require.NoError(t, json.Unmarshal(a.body, &whole), "%s: %s", name, a.body)
 			text = whole.Text
 		} else {
 			text = a.text(t)
-			if n := len(a.events()); n != len(words)+1 || a.events()[n-1] != "[DONE]" {
-				t.Errorf("%s: %d events: %s", name, n, a.body)
-			}
+			n := len(a.events())
+			assert.True(t, n == len(words)+1 && a.events()[n-1] == "[DONE]", "%s: %d events: %s", name, n, a.body)
 		}
-		if text != strings.Join(words, "") {
-			t.Errorf("%s: %q, want %q", name, text, words)
-		}
+		assert.Equal(t, text, strings.Join(words, ""), "%s: want %q", name, words)
 		legs := 0
 		for _, d := range r.D {
 			for _, q := range d.Requests() {
@@ -106,9 +103,7 @@ func TestTranscriptions(t *testing.T) {
 			t.Errorf("%s: %d legs", name, legs)
 		}
 	}
-	if n := len(posted(r.P[0])); n != 0 {
-		t.Errorf("prefill got %d", n)
-	}
+	assert.Equal(t, len(posted(r.P[0])), 0, "prefill")
 }
 
 // An invalid form is refused with vLLM's status. Fields that steer KV transfers reach no engine.
@@ -134,9 +129,8 @@ func TestBadForms(t *testing.T) {
 		"too large":       {multipart, audioForm(map[string]string{"prompt": strings.Repeat("x", 1000)}), 413, "larger than 1000 bytes"},
 	} {
 		a := r.post(transcriptions, tc.body, "Content-Type", tc.contentType)
-		if a.status != tc.status || !strings.Contains(string(a.body), tc.says) {
-			t.Errorf("%s: %d %s", name, a.status, a.body)
-		}
+		assert.True(t, a.status == tc.status && strings.Contains(string(a.body), tc.says),
+			"%s: %d %s", name, a.status, a.body)
 		r.entry()
 	}
 	for _, q := range r.D[0].Requests() {
@@ -144,9 +138,7 @@ func TestBadForms(t *testing.T) {
 			t.Errorf("the engine got %v %s", q.Header, q.Body)
 		}
 	}
-	if v := r.D[0].Violations(); len(v) != 0 {
-		t.Error(v)
-	}
+	assert.Len(t, r.D[0].Violations(), 0)
 }
 
 // GET /load counts the requests that this proxy answers now.
@@ -154,9 +146,7 @@ func TestRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 1, nil)
 	load := func() string { return string(r.get("/load").body) }
-	if got := load(); got != `{"server_load":0}`+"\n" {
-		t.Fatalf("at rest: %s", got)
-	}
+	require.Equal(t, load(), `{"server_load":0}`+"\n", "at rest")
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Path: "*"})
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan answer, 2)
@@ -164,9 +154,7 @@ func TestRequestsInFlight(t *testing.T) {
 		go func() { ended <- r.postCtx(ctx, path, `{"model":"m","prompt":"a"}`) }()
 	}
 	eventually(t, "both are counted", func() bool { return r.handler.Requests() == 2 })
-	if got := load(); got != `{"server_load":2}`+"\n" {
-		t.Errorf("two hang: %s", got)
-	}
+	assert.Equal(t, load(), `{"server_load":2}`+"\n", "two hang")
 	leave()
 	<-ended
 	<-ended

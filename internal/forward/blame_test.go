@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -37,14 +37,10 @@ func TestPoisonousRequest_NoEjection(t *testing.T) {
 			r.checkRefused(q, r.postScenario(q), http.StatusInternalServerError, "")
 		}
 		for _, s := range r.P {
-			if !r.tracker.Available(key(instance.Prefill, s)) {
-				t.Errorf("%s was ejected", s.Address())
-			}
+			assert.True(t, r.tracker.Available(key(instance.Prefill, s)), "%s was ejected", s.Address())
 		}
 		for _, s := range r.D {
-			if !r.tracker.Available(key(instance.Decode, s)) {
-				t.Errorf("%s was ejected", s.Address())
-			}
+			assert.True(t, r.tracker.Available(key(instance.Decode, s)), "%s was ejected", s.Address())
 		}
 	})
 }
@@ -69,12 +65,9 @@ func TestFailingInstance_EjectedAndReadmitted(t *testing.T) {
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				n++
 			}
-			if r.tracker.Available(key(role, s)) {
-				t.Fatal("it was never ejected")
-			}
-			if extra := legs(r.P) - before - n; extra > n/5+64 {
-				t.Errorf("%d extra prefills for %d requests", extra, n)
-			}
+			require.False(t, r.tracker.Available(key(role, s)), "it was never ejected")
+			extra := legs(r.P) - before - n
+			assert.True(t, extra <= n/5+64, "%d extra prefills for %d requests", extra, n)
 			s.ClearFaults()
 			eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })
 			s.ForgetRequests()
@@ -110,9 +103,7 @@ func TestInstance_FailsOneModel(t *testing.T) {
 			pair := func() (failed bool) {
 				got := func(body string) bool {
 					s.ForgetRequests()
-					if a := r.post("/v1/chat/completions", body); a.status != http.StatusOK {
-						t.Fatalf("%d %s", a.status, a.body)
-					}
+					r.post("/v1/chat/completions", body).require(t, http.StatusOK)
 					return legs([]*fakevllm.Server{s}) > 0
 				}
 				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
@@ -133,15 +124,10 @@ func TestInstance_FailsOneModel(t *testing.T) {
 					last = i
 				}
 			}
-			if last >= pairs/2 {
-				t.Errorf("%s still gets the requests that it fails, the last one in pair %d of %d", s.Address(), last, pairs)
-			}
-			if !r.tracker.Available(key(role, s)) {
-				t.Error("it is ejected for all models")
-			}
-			if got := r.tracker.FailingModels(key(role, s)); !slices.Equal(got, []string{"other"}) {
-				t.Errorf("ejected for %v", got)
-			}
+			assert.True(t, last < pairs/2,
+				"%s still gets the requests that it fails, the last one in pair %d of %d", s.Address(), last, pairs)
+			assert.True(t, r.tracker.Available(key(role, s)), "it is ejected for all models")
+			assert.EqualSlices(t, r.tracker.FailingModels(key(role, s)), []string{"other"}, "ejected for")
 		})
 	}
 }
@@ -155,8 +141,7 @@ func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm
 		s = r.D[0]
 	}
 	script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
-	done := make(chan answer, 1)
-	go func() { done <- r.postScenario(q) }()
+	done := async(func() answer { return r.postScenario(q) })
 	eventually(t, "the leg hangs", func() bool { return s.Counters().Faults >= 1 }) // a probe may hang by now as well
 	return s, done
 }
@@ -188,9 +173,7 @@ func TestWaitingLeg_CancelledOnRemoval(t *testing.T) {
 						return in
 					})
 					r.checkWhole(q, <-done)
-					if got := r.rec.retried(); got != string(role)+"/gone" {
-						t.Errorf("retried %q", got)
-					}
+					assert.Equal(t, r.rec.retried(), string(role)+"/gone", "retried")
 					eventually(t, "the hung leg is aborted", func() bool { return aborted(s.Counters()) == 1 })
 					r.checkEngines()
 				})
@@ -249,9 +232,8 @@ func TestCancelledLeg_NotCommitted(t *testing.T) {
 		// The first instance is picked first; its first content comes well before the rest.
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: waitLimit})
 		r.checkServed(q)
-		if e := r.entry(); e.Failed != 1 || r.rec.retried() != "decode/gone" {
-			t.Fatalf("retried %q, entry %+v", r.rec.retried(), e)
-		}
+		e := r.entry()
+		require.True(t, e.Failed == 1 && r.rec.retried() == "decode/gone", "retried %q, entry %+v", r.rec.retried(), e)
 		r.checkEngines()
 	})
 }
@@ -262,8 +244,7 @@ func TestDraining_LegsFinish(t *testing.T) {
 	eachAPI(t, both(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 2, nil)
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 200 * time.Millisecond, Times: 1})
-		done := make(chan answer, 1)
-		go func() { done <- r.postScenario(q) }()
+		done := async(func() answer { return r.postScenario(q) })
 		eventually(t, "the decode leg runs", func() bool { return r.D[0].Counters().Faults == 1 })
 		r.members.change(func(in *instance.Instance) *instance.Instance {
 			if in.Key == key(instance.Decode, r.D[0]) {
@@ -272,9 +253,8 @@ func TestDraining_LegsFinish(t *testing.T) {
 			return in
 		})
 		r.checkWhole(q, <-done)
-		if e := r.entry(); e.Failed != 0 || e.Decode != r.D[0].Address() {
-			t.Fatalf("entry %+v", e)
-		}
+		e := r.entry()
+		require.True(t, e.Failed == 0 && e.Decode == r.D[0].Address(), "entry %+v", e)
 	})
 }
 
@@ -311,12 +291,9 @@ func TestSlowEngine_NotEjected(t *testing.T) {
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 400 * time.Millisecond, Times: 1})
 	body := chatBody(true, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-	if e := r.entry(); e.Failed != 0 {
-		t.Fatalf("entry %+v", e)
-	}
-	if !r.tracker.Available(key(instance.Prefill, r.P[0])) {
-		t.Fatal("a slow instance was ejected")
-	}
+	e := r.entry()
+	require.Equal(t, e.Failed, 0, "entry %+v", e)
+	require.True(t, r.tracker.Available(key(instance.Prefill, r.P[0])), "a slow instance was ejected")
 }
 
 // When retries multiply the load beyond the budget, clients get 503 with Retry-After.
@@ -331,18 +308,14 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 		for range 6 {
 			a := r.postScenario(q)
 			got[a.status]++
-			if a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "" {
-				t.Fatalf("no Retry-After: %v", a.header)
-			}
+			require.False(t, a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "",
+				"no Retry-After: %v", a.header)
 		}
-		if got[http.StatusServiceUnavailable] == 0 {
-			t.Fatalf("statuses %v", got)
-		}
+		require.True(t, got[http.StatusServiceUnavailable] != 0, "statuses %v", got)
 		// Without the budget, 6 requests would have made 24 legs. The ratio allows a sixth retry, since one is
 		// allowed as soon as the share is above 0.
-		if n := legs(r.D); n > 6+6 {
-			t.Fatalf("%d legs for 6 requests and a budget of 5 retries", n)
-		}
+		n := legs(r.D)
+		require.True(t, n <= 6+6, "%d legs for 6 requests and a budget of 5 retries", n)
 	})
 }
 
@@ -364,24 +337,15 @@ func TestCachedTokens_OfPrefill(t *testing.T) {
 		}
 		body := strings.Replace(q.body(more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache
 		a := r.post(q.path, body)
-		if a.err != nil || a.status != http.StatusOK {
-			t.Fatalf("%d %v", a.status, a.err)
-		}
-		for _, usage := range want[q.path] {
-			if !strings.Contains(string(a.body), usage) {
-				t.Errorf("the answer lacks %s: %s", usage, a.body)
-			}
-		}
+		require.True(t, a.err == nil && a.status == http.StatusOK, "%d %v", a.status, a.err)
+		assert.Contains(t, string(a.body), want[q.path]...)
 		// A message counts the parts of its prompt separately: their sum is the prompt.
 		if q.path == messagesPath {
 			sums := messageSums(t, a)
-			if sums[0] != sums[len(sums)-1] || sums[0] <= 16 {
-				t.Errorf("prompts of %v tokens: %s", sums, a.body)
-			}
+			assert.True(t, sums[0] == sums[len(sums)-1] && sums[0] > 16, "prompts of %v tokens: %s", sums, a.body)
 			whole := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
-			if again := messageSums(t, whole); again[0] != sums[0] {
-				t.Errorf("the same prompt has %d and %d tokens", sums[0], again[0])
-			}
+			again := messageSums(t, whole)
+			assert.True(t, again[0] == sums[0], "the same prompt has %d and %d tokens", sums[0], again[0])
 		}
 		r.checkEngines()
 	})
@@ -399,9 +363,7 @@ func messageSums(t *testing.T, a answer) (sums []int) {
 		require.NoError(t, json.Unmarshal([]byte(m[1]), &u))
 		sums = append(sums, u.Input+u.Creation+u.Read)
 	}
-	if len(sums) == 0 {
-		t.Fatalf("no usage: %s", a.body)
-	}
+	require.True(t, len(sums) != 0, "no usage: %s", a.body)
 	return sums
 }
 
@@ -420,14 +382,11 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 				}
 				script(t, list[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 				script(t, list[1], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
-				done := make(chan answer, 1)
-				go func() { done <- r.postScenario(q) }()
+				done := async(func() answer { return r.postScenario(q) })
 				eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
 				r.members.remove(key(role, list[1]))
 				r.checkWhole(q, <-done)
-				if got, want := r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone"; got != want {
-					t.Errorf("retried %q, want %q", got, want)
-				}
+				assert.Equal(t, r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone", "retried")
 				r.checkEngines()
 			})
 		})

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -59,12 +60,10 @@ func TestBusyEngine_ProgressExtendsLimits(t *testing.T) {
 				slow.Kind = fakevllm.FaultSlow
 				script(t, engine, slow)
 				r.checkServed(q)
-				if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Failed != 0 || e.DecodeOnly != "" {
-					t.Errorf("entry %+v", e)
-				}
-				if p, d := legs(r.P), legs(r.D); p != 1 || d != 1 {
-					t.Errorf("%d prefill legs, %d decode legs", p, d)
-				}
+				e := r.entry()
+				assert.True(t, e.Outcome == relay.OutcomeOK && e.Failed == 0 && e.DecodeOnly == "", "entry %+v", e)
+				p, d := legs(r.P), legs(r.D)
+				assert.True(t, p == 1 && d == 1, "%d prefill legs, %d decode legs", p, d)
 				r.checkEngines()
 			})
 		})
@@ -118,9 +117,7 @@ func TestTrialsExtendNoLimit(t *testing.T) {
 				return len(done) == 1
 			})
 			r.checkWhole(q, <-done)
-			if got, want := r.rec.retried(), string(c.role)+"/"+string(c.class); got != want {
-				t.Errorf("retried %q, want %q", got, want)
-			}
+			assert.Equal(t, r.rec.retried(), string(c.role)+"/"+string(c.class), "retried")
 		})
 	}
 }
@@ -171,9 +168,8 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 			script(t, engine, c.fault)
 			q := scenario{chatPath, c.stream}
 			r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, c.says)
-			if e := r.entry(); e.Failure != c.class {
-				t.Errorf("entry %+v", e)
-			}
+			e := r.entry()
+			assert.Equal(t, e.Failure, c.class, "entry %+v", e)
 		})
 	}
 }
@@ -186,9 +182,7 @@ func TestStalledStreamNamesTheLimit(t *testing.T) {
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2})
 		a := r.postScenario(q)
 		r.checkBroken(q, a)
-		if !strings.Contains(string(a.body), "no further byte of the answer for 2 s (--idle-timeout)") {
-			t.Errorf("stream %s", a.body)
-		}
+		assert.Contains(t, string(a.body), "no further byte of the answer for 2 s (--idle-timeout)")
 	})
 }
 
@@ -206,9 +200,8 @@ func TestQueueLongerThanTheLease(t *testing.T) {
 		if e := r.entry(); e.DecodeOnly != "lease_ended" || e.Failed != 3 || r.rec.retried() != strings.TrimSpace(strings.Repeat("decode/handover_expired ", 3)) {
 			t.Errorf("entry %+v, retried %s", e, r.rec.retried())
 		}
-		if p, d := legs(r.P), legs(r.D); p != 3 || d != 4 {
-			t.Errorf("%d prefill legs, %d decode legs", p, d)
-		}
+		p, d := legs(r.P), legs(r.D)
+		assert.True(t, p == 3 && d == 4, "%d prefill legs, %d decode legs", p, d)
 	})
 }
 
@@ -223,12 +216,8 @@ func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
 	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
 	resp, in := r.openStream(scenario{chatPath, true})
 	readUntil(t, in, `"content":"`)
-	if why := resp.Header.Get("X-PD-Decode-Only"); why != bypass.LeaseEnded {
-		t.Errorf("decode-only: %q", why)
-	}
-	if n := r.sched.InFlight(key(instance.Prefill, r.P[0])); n != 0 {
-		t.Errorf("%d legs in flight at prefill", n)
-	}
+	assert.Equal(t, resp.Header.Get("X-PD-Decode-Only"), bypass.LeaseEnded, "decode-only")
+	assert.Equal(t, r.sched.InFlight(key(instance.Prefill, r.P[0])), 0, "legs in flight at prefill")
 	_ = resp.Body.Close()
 	r.checkEngines()
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // pairParams has the fields that the legs of a concurrent pair carry: the kv_transfer_params of vLLM's
@@ -208,9 +210,7 @@ func (m *concurrentRig) serve(e *pairEngine, w http.ResponseWriter, r *http.Requ
 	var said struct {
 		KV pairParams `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal(body, &said); err != nil {
-		m.t.Errorf("a leg that is no JSON: %q", body)
-	}
+	assert.NoError(m.t, json.Unmarshal(body, &said), "a leg that is no JSON: %q", body)
 	p := &pendingLeg{
 		pairLeg: pairLeg{said.KV, e, r.Header.Get("X-Request-Id"), r.Header.Get("X-Data-Parallel-Rank"), body, r.Context().Done()},
 		answer:  make(chan func(http.ResponseWriter), 1),
@@ -251,9 +251,7 @@ func (m *concurrentRig) pair() (prefill, decode *pendingLeg) {
 			decode = l
 		}
 	}
-	if prefill == nil || decode == nil {
-		m.t.Fatal("two legs of one role")
-	}
+	require.True(m.t, prefill != nil && decode != nil, "two legs of one role")
 	switch {
 	case !prefill.DoRemoteDecode || prefill.DoRemotePrefill || !decode.DoRemotePrefill || decode.DoRemoteDecode:
 		m.t.Fatalf("roles: %+v, %+v", prefill.pairParams, decode.pairParams)
@@ -278,9 +276,8 @@ func (m *concurrentRig) checkMoRIIO(prefill, decode *pendingLeg) {
 	m.t.Helper()
 	want := "___prefill_addr_" + zmqAddress(prefill.engine) + "___decode_addr_" + zmqAddress(decode.engine) + "_"
 	nonce, ok := strings.CutPrefix(prefill.id, want)
-	if !ok || len(nonce) != 32 || prefill.TransferID != "tx-"+nonce {
-		m.t.Fatalf("id %q, transfer %q", prefill.id, prefill.TransferID)
-	}
+	require.True(m.t, ok && len(nonce) == 32 && prefill.TransferID == "tx-"+nonce,
+		"id %q, transfer %q", prefill.id, prefill.TransferID)
 	if prefill.NotifyPort != portOf(decode.engine) || decode.NotifyPort != portOf(prefill.engine) || prefill.TPSize != 4 || decode.TPSize != 4 {
 		m.t.Fatalf("partners: %+v, %+v", prefill.pairParams, decode.pairParams)
 	}
@@ -294,21 +291,16 @@ func portOf(e *pairEngine) int {
 
 // begin sends a request and returns the channel of its answer.
 func (m *concurrentRig) begin(ctx context.Context, body string) <-chan answer {
-	got := make(chan answer, 1)
-	go func() { got <- m.rig.postCtx(ctx, m.q.path, body) }()
-	return got
+	return async(func() answer { return m.rig.postCtx(ctx, m.q.path, body) })
 }
 
 // checkServed checks that an answer equals decode's stream.
 func (m *concurrentRig) checkServed(got <-chan answer) forward.Entry {
 	m.t.Helper()
 	a := await(m.t, "the answer", got)
-	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !m.q.ends(string(a.body)) {
-		m.t.Fatalf("%d %s", a.status, a.body)
-	}
-	if !strings.Contains(string(a.body), `"cached_tokens":4`) {
-		m.t.Errorf("not the number of the prefill instance: %s", a.body)
-	}
+	require.True(m.t, a.status == http.StatusOK && strings.Contains(string(a.body), "hello") && m.q.ends(string(a.body)),
+		"%d %s", a.status, a.body)
+	assert.Contains(m.t, string(a.body), `"cached_tokens":4`)
 	return m.rig.entry()
 }
 
@@ -338,9 +330,8 @@ func TestConcurrentPair(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, strings.ReplaceAll(prefillAnswer, `"cached_tokens":4`, `"cached_tokens":9`))
 		})
-		if a := await(t, "the answer", got); a.status != http.StatusOK || string(a.body) != prefillAnswer {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		a := await(t, "the answer", got)
+		assert.True(t, a.status == http.StatusOK && string(a.body) == prefillAnswer, "%d %s", a.status, a.body)
 		m.rig.entry()
 	})
 }
@@ -399,9 +390,7 @@ func TestConcurrentUsedConnection(t *testing.T) {
 					breaking.reply(breaks)
 				}
 				again, next := m.pair()
-				if again.TransferID == p.TransferID {
-					t.Errorf("transfer %s was sent again", p.TransferID)
-				}
+				assert.True(t, again.TransferID != p.TransferID, "transfer %s was sent again", p.TransferID)
 				again.reply(ok)
 				next.reply(streams)
 				m.checkServed(got)
@@ -421,12 +410,9 @@ func TestConcurrentPrefillRefuses(t *testing.T) {
 			p, d := m.pair()
 			p.reply(fails(400))
 			await(t, "the abort of decode", d.left)
-			if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
-				t.Errorf("%d %s", a.status, a.body)
-			}
-			if e := m.rig.entry(); e.Outcome != relay.OutcomeClientError || e.Failed != 1 {
-				t.Errorf("%+v", e)
-			}
+			await(t, "the answer", got).check(t, http.StatusBadRequest, `"message":"no"`)
+			e := m.rig.entry()
+			assert.True(t, e.Outcome == relay.OutcomeClientError && e.Failed == 1, "%+v", e)
 		})
 	})
 }
@@ -482,14 +468,12 @@ func TestConcurrentDecodeFails(t *testing.T) {
 					d.reply(fail)
 					await(t, "the abort of prefill", p.left)
 					again, next := m.pair()
-					if next.engine == d.engine || again.engine != p.engine || again.TransferID == p.TransferID {
-						t.Errorf("tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
-					}
+					assert.True(t, next.engine != d.engine && again.engine == p.engine && again.TransferID != p.TransferID,
+						"tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
 					again.reply(m.prefills)
 					next.reply(m.streams)
-					if e := m.checkServed(got); e.Failed != 1 || e.Decode != next.engine.address {
-						t.Errorf("%+v", e)
-					}
+					e := m.checkServed(got)
+					assert.True(t, e.Failed == 1 && e.Decode == next.engine.address, "%+v", e)
 				})
 			})
 		}
@@ -517,12 +501,9 @@ func TestConcurrentDecodeErrorStalls(t *testing.T) {
 		again, next := m.pair()
 		again.reply(ok)
 		next.reply(streams)
-		if e := m.checkServed(got); e.Failed != 1 {
-			t.Errorf("%+v", e)
-		}
-		if got := m.rig.rec.retried(); got != "decode/status_5xx" {
-			t.Errorf("retried: %s", got)
-		}
+		e := m.checkServed(got)
+		assert.Equal(t, e.Failed, 1, "%+v", e)
+		assert.Equal(t, m.rig.rec.retried(), "decode/status_5xx", "retried")
 	})
 }
 
@@ -555,9 +536,8 @@ func TestConcurrentInstanceRestarts(t *testing.T) {
 					again, next := m.pair()
 					again.reply(m.prefills)
 					next.reply(m.streams)
-					if e := m.checkServed(got); e.Outcome != relay.OutcomeOK {
-						t.Errorf("%+v", e)
-					}
+					e := m.checkServed(got)
+					assert.Equal(t, e.Outcome, relay.OutcomeOK, "%+v", e)
 				})
 			})
 		}
@@ -588,9 +568,7 @@ func TestConcurrentWithoutDecode(t *testing.T) {
 	t.Parallel()
 	eachConcurrentDialect(t, func(t *testing.T, dialect string) {
 		m := startConcurrent(t, dialect, 1, 0, nil)
-		if a := m.rig.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusServiceUnavailable {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		m.rig.post("/v1/chat/completions", chatBody(true, "")).check(t, http.StatusServiceUnavailable)
 		m.rig.entry()
 		select {
 		case l := <-m.legs:
@@ -617,12 +595,9 @@ func TestConcurrentFallsBack(t *testing.T) {
 			t.Fatalf("%s got %s", single.engine.address, single.body)
 		}
 		single.reply(streams)
-		if a := await(t, "the answer", got); a.status != http.StatusOK || !strings.Contains(string(a.body), `"cached_tokens":9`) {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-		if e := m.rig.entry(); e.DecodeOnly != "prefill_failed" || e.Prefill != "" {
-			t.Errorf("%+v", e)
-		}
+		await(t, "the answer", got).check(t, http.StatusOK, `"cached_tokens":9`)
+		e := m.rig.entry()
+		assert.True(t, e.DecodeOnly == "prefill_failed" && e.Prefill == "", "%+v", e)
 	})
 }
 
@@ -638,9 +613,8 @@ func TestConcurrentPairs_SeparateTransfers(t *testing.T) {
 		for i := range n {
 			clients.Go(func() {
 				a := m.rig.post("/v1/chat/completions", chatBody(true, ""), "X-Request-Id", "same")
-				if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") {
-					t.Errorf("request %d: %d %s", i, a.status, a.body)
-				}
+				assert.True(t, a.status == http.StatusOK && strings.Contains(string(a.body), "hello"),
+					"request %d: %d %s", i, a.status, a.body)
 			})
 		}
 		for range 2 * n {
@@ -650,9 +624,8 @@ func TestConcurrentPairs_SeparateTransfers(t *testing.T) {
 				waiting[l.TransferID] = l
 				continue
 			}
-			if seen[l.TransferID] || other.engine.role == l.engine.role {
-				t.Fatalf("transfer %s is used twice", l.TransferID)
-			}
+			require.True(t, !seen[l.TransferID] && other.engine.role != l.engine.role,
+				"transfer %s is used twice", l.TransferID)
 			seen[l.TransferID] = true
 			for _, x := range []*pendingLeg{l, other} {
 				if x.engine.role == instance.Prefill {
@@ -688,8 +661,7 @@ func TestConcurrentPrefill_SentLate(t *testing.T) {
 		body := func(letter string) string {
 			return chatBody(true, `,"user":"`+strings.Repeat(letter, size)+`"`)
 		}
-		got := make(chan answer, 1)
-		go func() { got <- m.rig.post("/v1/chat/completions", body("a"), "X-Vllm-Priority", "1") }()
+		got := async(func() answer { return m.rig.post("/v1/chat/completions", body("a"), "X-Vllm-Priority", "1") })
 		d := await(t, "the decode leg", m.legs)
 		await(t, "the prefill leg to be late", late)
 		end := make(chan struct{})
@@ -710,9 +682,7 @@ func TestConcurrentPrefill_SentLate(t *testing.T) {
 		}
 		close(mayGo)
 		p := await(t, "the prefill leg", m.legs)
-		if !strings.Contains(string(p.body), strings.Repeat("a", size)) {
-			t.Errorf("another client's prompt: %q", p.body)
-		}
+		assert.Contains(t, string(p.body), strings.Repeat("a", size))
 		p.reply(ok)
 		close(end)
 		await(t, "the answer", got)

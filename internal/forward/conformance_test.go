@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -41,12 +42,9 @@ func eachDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 // that would harm it.
 func (r *rig) checkAnswers() {
 	r.t.Helper()
-	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }); n != 0 {
-		r.t.Errorf("%d answers out of other blocks", n)
-	}
-	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
-		r.t.Errorf("decode computed %d prompts", n)
-	}
+	assert.Equal(r.t, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), 0, "answers out of other blocks")
+	n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
+	assert.True(r.t, n == 0, "decode computed %d prompts", n)
 	r.checkEngines()
 }
 
@@ -78,15 +76,13 @@ func TestConformanceAbort(t *testing.T) {
 				}
 				script(t, engine, at.fault)
 				ctx, leave := context.WithCancel(t.Context())
-				done := make(chan answer, 1)
-				go func() { done <- r.postCtx(ctx, path, q.body("")) }()
+				done := async(func() answer { return r.postCtx(ctx, path, q.body("")) })
 				eventually(t, at.name+": it hangs", func() bool { return engine.Counters().Faults == 1 })
 				if at.prefill && c.Flow() == connector.Concurrent {
 					eventually(t, "decode has its leg at once", func() bool { return legs(r.D) == 1 })
 				}
-				if at.prefill && c.Flow() != connector.Concurrent && legs(r.D) != 0 {
-					t.Error("decode has its leg before prefill has answered")
-				}
+				assert.False(t, at.prefill && c.Flow() != connector.Concurrent && legs(r.D) != 0,
+					"decode has its leg before prefill has answered")
 				leave()
 				<-done
 				if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Status != 499 || r.rec.retried() != "" {
@@ -164,14 +160,11 @@ func TestConformanceBytes(t *testing.T) {
 			r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
 			body := chatBody(stream, ","+unknown)
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			if e := r.entry(); e.DecodeOnly != "" {
-				t.Errorf("decode-only: %s", e.DecodeOnly)
-			}
+			e := r.entry()
+			assert.Equal(t, e.DecodeOnly, "", "decode-only")
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				list := posted(s)
-				if len(list) != 1 || !strings.Contains(string(list[0].Body), unknown) {
-					t.Errorf("%d legs: %+v", len(list), list)
-				}
+				assert.True(t, len(list) == 1 && strings.Contains(string(list[0].Body), unknown), "%d legs: %+v", len(list), list)
 			}
 			r.checkAnswers()
 		}

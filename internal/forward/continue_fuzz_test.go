@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
 
@@ -208,19 +209,13 @@ func FuzzRelayContinued(f *testing.F) {
 			s.kind, path, body = openai.Chat, chatPath, `{"messages":[{"role":"user","content":"x"}],`+more+`}`
 		}
 		got := relayBody(t, s, path, body, 0, 3)
-		if s.wrong != "" {
-			t.Fatalf("%s", s.wrong)
-		}
+		require.Equal(t, s.wrong, "")
 		if got.status != http.StatusOK { // nothing was committed
-			if got.broken || !json.Valid(got.body) {
-				t.Fatalf("%d, broken %v: %s", got.status, got.broken, got.body)
-			}
+			require.True(t, !got.broken && json.Valid(got.body), "%d, broken %v: %s", got.status, got.broken, got.body)
 			return
 		}
 		a, err := sseanswer.Read(string(got.body))
-		if err != nil {
-			t.Fatalf("%v in %s", err, got.body)
-		}
+		require.NoError(t, err, "%s", got.body)
 		want := textOf(s.ids)
 		whole := a.Done == 1 && a.Text == want && a.Finish == "length" && a.Usage == sseanswer.Usage{Prompt: 2, Completion: len(s.ids), Total: len(s.ids) + 2} && a.Error == ""
 		cut := a.Done == 0 && strings.HasPrefix(want, a.Text) && a.Error != ""

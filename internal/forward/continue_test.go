@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
@@ -51,9 +52,7 @@ func (r *rig) checkOne(a answer, path, body string, o fakevllm.Options) {
 	}
 	got, err := sseanswer.Read(string(a.body))
 	require.NoError(r.t, err)
-	if err := got.Differs(&want[0], strings.Contains(body, `"return_token_ids":true`)); err != nil {
-		r.t.Errorf("%v\nin %s", err, a.body)
-	}
+	assert.NoError(r.t, got.Differs(&want[0], strings.Contains(body, `"return_token_ids":true`)), "%s", a.body)
 }
 
 // checkMoved checks which streams were continued, and how.
@@ -61,9 +60,8 @@ func (r *rig) checkMoved(want ...string) {
 	r.t.Helper()
 	r.rec.mu.Lock()
 	defer r.rec.mu.Unlock()
-	if !slices.Equal(r.rec.moved, want) || len(r.rec.stayed) > 0 {
-		r.t.Errorf("continued %q, not continued %q, want %q", r.rec.moved, r.rec.stayed, want)
-	}
+	assert.True(r.t, slices.Equal(r.rec.moved, want) && len(r.rec.stayed) <= 0,
+		"continued %q, not continued %q, want %q", r.rec.moved, r.rec.stayed, want)
 }
 
 // checkContinues sends a request, checks its answer, and checks that its stream continues as wanted.
@@ -99,13 +97,9 @@ func TestStreamContinues(t *testing.T) {
 					body := sixtyBody(path, more)
 					a := r.post(path, body)
 					r.checkOne(a, path, body, engineOptions(split))
-					if !strings.Contains(string(a.body), "\n\n: continued\n") {
-						t.Errorf("no comment in %s", a.body)
-					}
+					assert.Contains(t, string(a.body), "\n\n: continued\n")
 					e := r.entry()
-					if e.Outcome != relay.OutcomeOK || e.Continued != 1 {
-						t.Errorf("entry %+v", e)
-					}
+					assert.True(t, e.Outcome == relay.OutcomeOK && e.Continued == 1, "entry %+v", e)
 					r.checkEngines()
 				})
 			}
@@ -125,12 +119,9 @@ func TestStreamContinuesAgain(t *testing.T) {
 	if e.Outcome != relay.OutcomeBroken || e.Continued != 3 || a.err == nil || e.Failed != 4 || len(r.rec.failed) != 4 {
 		t.Errorf("entry %+v, failed %q, err %v", e, r.rec.failed, a.err)
 	}
-	if !strings.Contains(string(a.body), `"error"`) || strings.Contains(string(a.body), "[DONE]") {
-		t.Errorf("the client gets %s", a.body)
-	}
-	if got := r.rec.stayed; !slices.Equal(got, []string{continuation.ReasonLimit}) {
-		t.Errorf("not continued: %v", got)
-	}
+	assert.True(t, strings.Contains(string(a.body), `"error"`) && !strings.Contains(string(a.body), "[DONE]"),
+		"the client gets %s", a.body)
+	assert.EqualSlices(t, r.rec.stayed, []string{continuation.ReasonLimit}, "not continued")
 }
 
 // The token id of <think> does not commit a chat: a continuation would generate it a second time.
@@ -141,9 +132,8 @@ func TestStreamRetried_AfterThink(t *testing.T) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 1, Times: 1})
 	body := sixtyBody(chatPath, `,"return_token_ids":true`)
 	r.checkOne(r.post(chatPath, body), chatPath, body, engineOptions(reasons))
-	if e := r.entry(); e.Continued != 0 || r.rec.retried() == "" {
-		t.Errorf("entry %+v, retried %q", e, r.rec.retried())
-	}
+	e := r.entry()
+	assert.True(t, e.Continued == 0 && r.rec.retried() != "", "entry %+v, retried %q", e, r.rec.retried())
 }
 
 // With a single decode instance, a stream continues there: the instance may have lost only this request.
@@ -210,9 +200,7 @@ func TestStreamLeaves_InstanceDrained(t *testing.T) {
 	})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
 	r.checkContinues(completionsPath, "", "broke_off prompt")
-	if n := legs(r.D[:1]); n != 1 {
-		t.Errorf("%d legs on the drained instance, want 1", n)
-	}
+	assert.Equal(t, legs(r.D[:1]), 1, "legs on the drained instance")
 }
 
 // A stream that an instance loses twice continues on another one.
@@ -293,9 +281,7 @@ func TestStreamContinues_FailedNotQueried(t *testing.T) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize"})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
 	r.checkContinues(completionsPath, "", "error_event prompt")
-	if n := r.D[0].Counters().Faults; n != 1 {
-		t.Errorf("%d faults, want that of the stream", n)
-	}
+	assert.Equal(t, r.D[0].Counters().Faults, 1, "faults")
 }
 
 // If only the end of a stream is missing, the proxy sends it.
@@ -312,12 +298,8 @@ func TestStreamCompleted(t *testing.T) {
 		a := r.post(path, body)
 		r.checkOne(a, path, body, engineOptions(func(*fakevllm.Options) {}))
 		r.checkMoved("broke_off completed")
-		if n := legs(r.D) - before; n != 1 {
-			t.Errorf("%s: %d decode legs", path, n)
-		}
-		if !strings.Contains(string(a.body), `"prompt_tokens_details":{"cached_tokens":16}`) {
-			t.Errorf("no cached tokens in the usage of %s", a.body)
-		}
+		assert.Equal(t, legs(r.D)-before, 1, "%s: decode legs", path)
+		assert.Contains(t, string(a.body), `"prompt_tokens_details":{"cached_tokens":16}`)
 	}
 }
 
@@ -334,9 +316,7 @@ func TestStreamCompleted_NoRetryBudget(t *testing.T) {
 		want = append(want, "broke_off completed")
 	}
 	r.checkMoved(want...)
-	if got := r.rec.retried(); got != "" {
-		t.Errorf("retried: %s", got)
-	}
+	assert.Equal(t, r.rec.retried(), "", "retried")
 }
 
 // A stream without token ids keeps the memory of its body until no leg can replay it. The bodies have the
@@ -368,9 +348,7 @@ func TestReplayedBodies_MemoryReuse(t *testing.T) {
 			r.checkOne(answers[c][i], chatPath, bodies[c][i], engineOptions(reasons))
 		}
 	}
-	if !slices.Contains(r.rec.moved, "error_event replay") {
-		t.Errorf("continued %q", r.rec.moved)
-	}
+	assert.True(t, slices.Contains(r.rec.moved, "error_event replay"), "continued %q", r.rec.moved)
 }
 
 const offeredTools = `,"tools":[{"type":"function","function":{"name":"look"}},{"type":"function","function":{"name":"go_on"}}]`
@@ -464,9 +442,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 					script(t, d, fakevllm.Fault{Kind: kind, Tokens: at, Times: 1})
 				}
 				a := r.post(c.path, body)
-				if a.status != http.StatusOK {
-					t.Fatalf("status %d: %s", a.status, a.body)
-				}
+				a.require(t, http.StatusOK)
 				if e := r.entry(); e.Outcome == relay.OutcomeBroken && c.refused != "" {
 					if got, err := sseanswer.Read(string(a.body)); err != nil || got.Error == "" {
 						t.Fatalf("after %d tokens: %v in %s", cut, err, a.body)
@@ -477,9 +453,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 					continue
 				}
 				r.checkOne(a, c.path, body, engineOptions(c.engine))
-				if t.Failed() {
-					t.Fatalf("after %d tokens: continued %v", cut, r.rec.moved)
-				}
+				require.False(t, t.Failed(), "after %d tokens: continued %v", cut, r.rec.moved)
 			}
 			ways, reasons := map[string]int{}, map[string]int{}
 			for _, m := range r.rec.moved {
@@ -491,9 +465,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 			}
 			t.Logf("ways %v, refused %v", ways, reasons)
 			for _, how := range c.how {
-				if ways[how] == 0 {
-					t.Errorf("none went on by %s", how)
-				}
+				assert.True(t, ways[how] != 0, "none went on by %s", how)
 				delete(ways, how)
 			}
 			delete(ways, "completed")
@@ -522,8 +494,7 @@ func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 			t.Parallel()
 			r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
 			body := strings.Replace(sixtyBody(completionsPath, more), `"max_tokens":60`, `"max_tokens":200`, 1)
-			ended := make(chan answer, 1)
-			go func() { ended <- r.post(completionsPath, body) }()
+			ended := async(func() answer { return r.post(completionsPath, body) })
 			var busy *fakevllm.Server
 			eventually(t, "a stream runs", func() bool {
 				for _, d := range r.D {

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // serveCORS starts another server of the rig, which pages of one origin may use.
@@ -49,11 +50,7 @@ func TestCORS_EngineHeadersRemoved(t *testing.T) {
 		if url == pages {
 			want = "Origin, Accept-Language, Origin"
 		}
-		if got := strings.Join(a.header["Vary"], ", "); got != want {
-			t.Errorf("Vary: %s, want %s", got, want)
-		}
+		assert.Equal(t, strings.Join(a.header["Vary"], ", "), want, "Vary")
 	}
-	if asked.Load() == 0 {
-		t.Error("the engine got no request")
-	}
+	assert.True(t, asked.Load() != 0, "the engine got no request")
 }

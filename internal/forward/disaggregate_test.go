@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // No request is decode-only before the estimates are known; after that, some are. Each of them has its reason
@@ -32,25 +33,21 @@ func TestDisaggregateLearns(t *testing.T) {
 				a := r.post("/v1/chat/completions", body)
 				r.checkComplete(a, true, body)
 				why := r.entry().DecodeOnly
-				if got := a.header.Get("X-PD-Decode-Only"); got != why {
-					t.Errorf("X-PD-Decode-Only is %q, the log has %q", got, why)
-				}
+				got := a.header.Get("X-PD-Decode-Only")
+				assert.True(t, got == why, "X-PD-Decode-Only is %q, the log has %q", got, why)
 				reasons[why]++
 			}
 			r.rec.mu.Lock()
 			defer r.rec.mu.Unlock()
-			if reasons[bypass.Explore] == 0 || reasons[""] < 4 {
-				t.Errorf("requests by reason: %v, decisions %v", reasons, r.rec.decided)
-			}
+			assert.True(t, reasons[bypass.Explore] != 0 && reasons[""] >= 4,
+				"requests by reason: %v, decisions %v", reasons, r.rec.decided)
 			pairs := 0
 			for decision, n := range r.rec.decided {
 				if strings.HasPrefix(decision, "false") {
 					pairs += n
 				}
 			}
-			if pairs != reasons[""] {
-				t.Errorf("%d through prefill, decisions %v", reasons[""], r.rec.decided)
-			}
+			assert.Equal(t, pairs, reasons[""], "through prefill, decisions %v", r.rec.decided)
 		})
 	}
 }
@@ -63,19 +60,15 @@ func TestSeveralChoices_NotMeasured(t *testing.T) {
 	learned := func(more string) float64 {
 		t.Helper()
 		body := sixtyBody(completionsPath, more)
-		if a := r.post(completionsPath, body); a.status != http.StatusOK {
-			t.Fatalf("%d: %s", a.status, a.body)
-		}
+		r.post(completionsPath, body).require(t, http.StatusOK)
 		r.entry()
 		return e.Rates("m", "").Output
 	}
 	before := new(estimate.Estimator).Rates("m", "").Output
-	if got := learned(`,"n":4`); got != before {
-		t.Errorf("an answer has %v tokens after one with four choices, %v before", got, before)
-	}
-	if got := learned(""); got == before {
-		t.Error("a stream was not measured")
-	}
+	got := learned(`,"n":4`)
+	assert.True(t, got == before, "an answer has %v tokens after one with four choices, %v before", got, before)
+	got = learned("")
+	assert.True(t, got != before, "a stream was not measured")
 }
 
 func TestDisaggregateNever(t *testing.T) {
@@ -165,12 +158,9 @@ func TestDisaggregate_BusyDecodeSkipped(t *testing.T) {
 			is := full()
 			r.rec.mu.Lock()
 			defer r.rec.mu.Unlock()
-			if is != tc.full {
-				t.Errorf("decided %v", r.rec.decided)
-			}
-			if tc.full && r.rec.decided["true "+bypass.Explore] > 0 {
-				t.Errorf("explored a decode instance that is full: %v", r.rec.decided)
-			}
+			assert.Equal(t, is, tc.full, "decided %v", r.rec.decided)
+			assert.False(t, tc.full && r.rec.decided["true "+bypass.Explore] > 0,
+				"explored a decode instance that is full: %v", r.rec.decided)
 		})
 	}
 }

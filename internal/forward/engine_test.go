@@ -13,6 +13,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // wireEngine is an engine that answers every POST with these bytes and keeps the connection open. left gets a
@@ -73,14 +75,8 @@ func TestSwitchedProtocol(t *testing.T) {
 				body := `{"model":"m","prompt":"x","max_tokens":3}`
 				r.checkComplete(r.postWithin("/v1/completions", body), false, body)
 			}
-			select {
-			case <-left:
-			case <-time.After(waitLimit):
-				t.Fatal("the connection stays")
-			}
-			if got := r.rec.retried(); !strings.Contains(got, string(role)+"/bad_answer") {
-				t.Errorf("retried: %s", got)
-			}
+			await(t, "the end of the connection", left)
+			assert.Contains(t, r.rec.retried(), string(role)+"/bad_answer")
 		})
 	}
 }
@@ -100,14 +96,8 @@ func TestStalledErrorOfOneInstance(t *testing.T) {
 				body := chatBody(i%2 == 1, "")
 				r.checkComplete(r.postWithin("/v1/chat/completions", body), true, body)
 			}
-			if got := r.rec.retried(); !strings.Contains(got, string(role)+"/status_5xx") {
-				t.Errorf("retried: %s", got)
-			}
-			select {
-			case <-left:
-			case <-time.After(waitLimit):
-				t.Fatal("the connection stays")
-			}
+			assert.Contains(t, r.rec.retried(), string(role)+"/status_5xx")
+			await(t, "the end of the connection", left)
 		})
 	}
 }
@@ -152,12 +142,10 @@ func TestFieldsOfTheEnginesConnection(t *testing.T) {
 		for i := range 5 {
 			for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
 				a := r.postWithin(path, chatBody(false, ""))
-				if a.status != status || a.header.Get("X-End") != "kept" {
-					t.Fatalf("%s: %d %v %s, %v", path, a.status, a.header, a.body, a.err)
-				}
-				if len(a.header["X-Hop"])+len(a.header["X-Other-Hop"]) > 0 {
-					t.Errorf("request %d to %s, status %d: %v", i, path, status, a.header)
-				}
+				require.True(t, a.status == status && a.header.Get("X-End") == "kept",
+					"%s: %d %v %s, %v", path, a.status, a.header, a.body, a.err)
+				assert.Equal(t, len(a.header["X-Hop"])+len(a.header["X-Other-Hop"]), 0,
+					"request %d to %s, status %d: %v", i, path, status, a.header)
 			}
 		}
 	}
@@ -180,9 +168,7 @@ func TestControlHeaders_AnySpelling(t *testing.T) {
 		for _, name := range names {
 			q.Header[name] = []string{"7"}
 		}
-		if a := do(http.DefaultClient, q); a.status != http.StatusOK {
-			t.Fatalf("%d, %v", a.status, a.err)
-		}
+		do(http.DefaultClient, q).require(t, http.StatusOK)
 		for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 			seen := posted(s)[i]
 			kept := false
@@ -190,14 +176,10 @@ func TestControlHeaders_AnySpelling(t *testing.T) {
 				plain := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
 				kept = kept || plain == "x-end-to-end"
 				for _, v := range values {
-					if v == "7" {
-						t.Errorf("request %d: %s got %s", i, s.Address(), name)
-					}
+					assert.True(t, v != "7", "request %d: %s got %s", i, s.Address(), name)
 				}
 			}
-			if !kept {
-				t.Errorf("request %d: %s did not get x_end_to_end: %v", i, s.Address(), seen.Header)
-			}
+			assert.True(t, kept, "request %d: %s did not get x_end_to_end: %v", i, s.Address(), seen.Header)
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // explain returns the proxy's plan for a chat.
@@ -63,16 +64,13 @@ func TestExplain_MatchesRequest(t *testing.T) {
 		if len(p.Prefill.Candidates) != 3 || len(p.Decode.Candidates) != 2 || p.Tokens == 0 || p.Disaggregate != nil {
 			t.Errorf("%+v", p)
 		}
-		if got := a.header.Get("X-PD-Cached-Tokens"); got != "0" {
-			t.Errorf("%q tokens are cached", got)
-		}
+		assert.Equal(t, a.header.Get("X-PD-Cached-Tokens"), "0", "cached tokens")
 		want := `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, handover;dur=[0-9.]+, first;dur=[0-9.]+$`
 		if i%2 == 1 {
 			want = `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, decode;dur=[0-9.]+$`
 		}
-		if got := a.header.Get("X-PD-Timing"); !regexp.MustCompile(want).MatchString(got) {
-			t.Errorf("timing %q", got)
-		}
+		got := a.header.Get("X-PD-Timing")
+		assert.True(t, regexp.MustCompile(want).MatchString(got), "timing %q", got)
 	}
 	if queried := legs(r.P) + legs(r.D); queried != 24 || len(r.rec.ended) != 0 {
 		t.Errorf("engines got %d legs for 12 requests; %d more have ended", queried, len(r.rec.ended))
@@ -99,15 +97,10 @@ func TestExplain_Flows(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, tc.prefills, 1, func(o *forward.Options) { o.Disaggregate = tc.disaggr })
 			p := r.explain(tc.body)
-			if p.Way != tc.way || p.Reason != tc.reason {
-				t.Errorf("%s (%s), want %s (%s)", p.Way, p.Reason, tc.way, tc.reason)
-			}
-			if (p.Disaggregate != nil) != (tc.disaggr != nil) {
-				t.Errorf("decided %+v", p.Disaggregate)
-			}
-			if p.Way != explain.None && p.Decode.Chosen != r.D[0].Address() {
-				t.Errorf("decode %+v", p.Decode)
-			}
+			assert.True(t, p.Way == tc.way && p.Reason == tc.reason,
+				"%s (%s), want %s (%s)", p.Way, p.Reason, tc.way, tc.reason)
+			assert.Equal(t, p.Disaggregate != nil, tc.disaggr != nil, "decided %+v", p.Disaggregate)
+			assert.False(t, p.Way != explain.None && p.Decode.Chosen != r.D[0].Address(), "decode %+v", p.Decode)
 			r.post("/v1/chat/completions", tc.body)
 			if e := r.entry(); p.Way == explain.DecodeOnly && e.DecodeOnly != p.Reason {
 				t.Errorf("decode-only because of %q", e.DecodeOnly)
@@ -140,13 +133,10 @@ func TestExplainStoredResponse(t *testing.T) {
 			t.Errorf("%s (%s) with decode %+v, want %s", p.Way, p.Reason, p.Decode, holder)
 		}
 		for _, c := range p.Decode.Candidates {
-			if c.Chosen != (c.Address == holder) || (c.Out == "") != c.Chosen {
-				t.Errorf("candidate %+v, want %s", c, holder)
-			}
+			assert.True(t, c.Chosen == (c.Address == holder) && (c.Out == "") == c.Chosen, "candidate %+v, want %s", c, holder)
 		}
-		if a := r.post(responsesPath, body); a.status != http.StatusOK || r.entry().Decode != holder {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		a := r.post(responsesPath, body)
+		assert.True(t, a.status == http.StatusOK && r.entry().Decode == holder, "%d %s", a.status, a.body)
 	}
 	id := openai.ResponseID(strings.Repeat("0", 32), "left:1")
 	if p := r.explainAt(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`)); p.Way != explain.None || p.Decode.Chosen != "" {
@@ -168,9 +158,8 @@ func TestExplainNotified(t *testing.T) {
 	check := func(way, reason, prefill string) {
 		t.Helper()
 		p := w.rig.explain(body)
-		if p.Way != way || p.Reason != reason || p.Prefill.Chosen != prefill {
-			t.Errorf("%s (%s) with prefill %q, want %s (%s) with %q", p.Way, p.Reason, p.Prefill.Chosen, way, reason, prefill)
-		}
+		assert.True(t, p.Way == way && p.Reason == reason && p.Prefill.Chosen == prefill,
+			"%s (%s) with prefill %q, want %s (%s) with %q", p.Way, p.Reason, p.Prefill.Chosen, way, reason, prefill)
 	}
 	c.unheard.Store(&none)
 	check(explain.Pair, "", first)
@@ -191,9 +180,8 @@ func TestExplainNotified(t *testing.T) {
 	check(explain.DecodeOnly, bypass.NotNotified, "")
 	got := w.begin(t.Context(), body)
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != bypass.NotNotified {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.Equal(t, e.DecodeOnly, bypass.NotNotified, "%+v", e)
 }
 
 // Explain uses the estimates of --disaggregate auto and does not change them: the order of decisions is the
@@ -218,18 +206,14 @@ func TestExplainDecisions(t *testing.T) {
 		}
 	}
 	// One in eight requests explores; if Explain also counted, another request would explore.
-	if explored > 3 {
-		t.Errorf("%d of 24 requests are explored", explored)
-	}
+	assert.True(t, explored <= 3, "%d of 24 requests are explored", explored)
 	r.rec.mu.Lock()
 	defer r.rec.mu.Unlock()
 	total := 0
 	for _, n := range r.rec.decided {
 		total += n
 	}
-	if total != 24 {
-		t.Errorf("24 requests, decided %v", r.rec.decided)
-	}
+	assert.Equal(t, total, 24, "24 requests, decided %v", r.rec.decided)
 }
 
 func TestExplainRefuses(t *testing.T) {
@@ -247,16 +231,13 @@ func TestExplainRefuses(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		r.handler.Explain(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/route?endpoint="+tc.endpoint, strings.NewReader(tc.body)))
-		if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.says) {
-			t.Errorf("%s %s: %d %s", tc.endpoint, tc.body, w.Code, w.Body)
-		}
+		assert.True(t, w.Code == tc.code && strings.Contains(w.Body.String(), tc.says),
+			"%s %s: %d %s", tc.endpoint, tc.body, w.Code, w.Body)
 	}
 	w := httptest.NewRecorder()
 	r.handler.Explain(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/route", iotest.ErrReader(os.ErrDeadlineExceeded)))
 	if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "the request body could not be read") {
 		t.Errorf("a body that does not arrive: %d %s", w.Code, w.Body)
 	}
-	if n := r.sched.InFlight(instance.Key{Role: instance.Prefill, Address: r.P[0].Address()}); n != 0 {
-		t.Errorf("%d in flight", n)
-	}
+	assert.Equal(t, r.sched.InFlight(instance.Key{Role: instance.Prefill, Address: r.P[0].Address()}), 0, "in flight")
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -69,12 +70,8 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				script(t, r.D[0], tc.fault)
 				r.checkServed(q)
 				e := r.entry()
-				if e.Outcome != relay.OutcomeOK || e.Failed != 1 {
-					t.Fatalf("entry %+v", e)
-				}
-				if tc.retry != "" && r.rec.retried() != tc.retry {
-					t.Errorf("retried %q, want %q", r.rec.retried(), tc.retry)
-				}
+				require.True(t, e.Outcome == relay.OutcomeOK && e.Failed == 1, "entry %+v", e)
+				assert.False(t, tc.retry != "" && r.rec.retried() != tc.retry, "retried %q, want %q", r.rec.retried(), tc.retry)
 				want := 2
 				if mode == fakevllm.Plain {
 					want = 1 // a KV pool may be read again
@@ -82,9 +79,8 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 				if n, spent := legs(r.P), len(r.rec.spent); n != int64(want) || spent != want-1 {
 					t.Errorf("%d prefills, want %d; %d KV transfers are called spent", n, want, spent)
 				}
-				if n := r.D[1].Counters().LocalPrefills; n != 0 {
-					t.Errorf("the second decode computed %d prompts itself", n)
-				}
+				n := r.D[1].Counters().LocalPrefills
+				assert.True(t, n == 0, "the second decode computed %d prompts itself", n)
 				r.checkEngines()
 			})
 		})
@@ -128,14 +124,10 @@ func TestNoPrefillLeft(t *testing.T) {
 			e := r.entry()
 			if fallback {
 				r.checkWhole(q, a)
-				if e.DecodeOnly != "prefill_failed" {
-					t.Fatalf("entry %+v", e)
-				}
+				require.Equal(t, e.DecodeOnly, "prefill_failed", "entry %+v", e)
 			} else {
 				r.checkRefused(q, a, http.StatusServiceUnavailable, "no prefill instance")
-				if n := legs(r.D); n != 0 {
-					t.Errorf("%d decode legs without a prefill", n)
-				}
+				assert.Equal(t, legs(r.D), 0, "decode legs without a prefill")
 			}
 			r.checkEngines()
 		}
@@ -161,9 +153,8 @@ func TestNoInstance(t *testing.T) {
 				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Decode-Only") != "" {
 					t.Fatalf("%d %v: %s", a.status, a.header, a.body)
 				}
-				if e := r.entry(); e.Outcome != relay.OutcomeUnavailable || e.DecodeOnly != "" {
-					t.Fatalf("entry %+v", e)
-				}
+				e := r.entry()
+				require.True(t, e.Outcome == relay.OutcomeUnavailable && e.DecodeOnly == "", "entry %+v", e)
 			})
 		})
 	}
@@ -189,15 +180,12 @@ func TestClientErrorsPass(t *testing.T) {
 					script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: tc.status, Body: `{"error":{"message":"yours"}}`})
 				}
 				a := r.postScenario(q)
-				if a.status != tc.status || string(a.body) != `{"error":{"message":"yours"}}` {
-					t.Fatalf("%d: %s", a.status, a.body)
-				}
-				if n := legs(list); n != 1 || legs(r.P) != 1 {
-					t.Fatalf("%d legs for a request that no engine takes", n)
-				}
-				if e := r.entry(); e.Outcome != relay.OutcomeClientError {
-					t.Fatalf("entry %+v", e)
-				}
+				require.True(t, a.status == tc.status && string(a.body) == `{"error":{"message":"yours"}}`,
+					"%d: %s", a.status, a.body)
+				n := legs(list)
+				require.True(t, n == 1 && legs(r.P) == 1, "%d legs for a request that no engine takes", n)
+				e := r.entry()
+				require.Equal(t, e.Outcome, relay.OutcomeClientError, "entry %+v", e)
 			})
 		})
 	}
@@ -230,17 +218,15 @@ func TestSaturation_NotFailure(t *testing.T) {
 				for range 20 { // far more than the strikes that eject
 					r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				}
-				if r.rec.retried() == "" || !r.tracker.Available(key(role, list[0])) {
-					t.Errorf("retried %q, available %t", r.rec.retried(), r.tracker.Available(key(role, list[0])))
-				}
+				assert.True(t, r.rec.retried() != "" && r.tracker.Available(key(role, list[0])),
+					"retried %q, available %t", r.rec.retried(), r.tracker.Available(key(role, list[0])))
 				script(t, list[1], fault)
 				a := r.post("/v1/chat/completions", body)
 				if a.status != fault.Status || fault.Body != "" && (string(a.body) != fault.Body || a.header.Get("Retry-After") != "1") {
 					t.Errorf("%d %v: %s", a.status, a.header, a.body)
 				}
-				if e := r.entry(); e.DecodeOnly != "" {
-					t.Errorf("saturation was passed on to decode: %+v", e)
-				}
+				e := r.entry()
+				assert.Equal(t, e.DecodeOnly, "", "saturation was passed on to decode: %+v", e)
 			})
 		}
 	}
@@ -254,9 +240,8 @@ func TestAllEnginesBusy(t *testing.T) {
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Header: map[string]string{"Retry-After": "7"}})
 		}
 		a := r.postScenario(q)
-		if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "7" {
-			t.Fatalf("%d %v: %s", a.status, a.header, a.body)
-		}
+		require.True(t, a.status == http.StatusTooManyRequests && a.header.Get("Retry-After") == "7",
+			"%d %v: %s", a.status, a.header, a.body)
 	})
 }
 
@@ -266,9 +251,8 @@ func TestErrorEvent_ClientError(t *testing.T) {
 	r := start(t, fakevllm.Plain, 1, 2, nil)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Status: 400})
 	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if a.status != http.StatusBadRequest || !strings.Contains(a.header.Get("Content-Type"), "json") {
-		t.Fatalf("%d %v: %s", a.status, a.header, a.body)
-	}
+	require.True(t, a.status == http.StatusBadRequest && strings.Contains(a.header.Get("Content-Type"), "json"),
+		"%d %v: %s", a.status, a.header, a.body)
 }
 
 // After the commit nothing can be hidden: the client gets an error event and a broken connection, never a
@@ -294,9 +278,7 @@ func TestLossAfterCommit(t *testing.T) {
 				if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failed != 1 || !slices.Equal(r.rec.failed, []string{"decode/" + string(e.Failure)}) {
 					t.Fatalf("failed %q, entry %+v", r.rec.failed, e)
 				}
-				if n := r.D[1].Counters().Requests; n != 0 {
-					t.Fatal("a committed answer was begun again")
-				}
+				require.Equal(t, r.D[1].Counters().Requests, 0, "a committed answer was begun again")
 				r.checkEngines()
 			})
 		})
@@ -388,9 +370,8 @@ func TestProxyCutsPassthrough(t *testing.T) {
 	if n, err := io.Copy(io.Discard, resp.Body); err == nil {
 		t.Errorf("a cut answer of %d bytes ended cleanly", n)
 	}
-	if e := r.entry(); e.Status != http.StatusOK || e.Outcome != relay.OutcomeBroken || e.Failure != "" {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.True(t, e.Status == http.StatusOK && e.Outcome == relay.OutcomeBroken && e.Failure == "", "entry %+v", e)
 }
 
 // An upload in progress is cut, too.
@@ -405,9 +386,7 @@ func TestProxyCutsUpload(t *testing.T) {
 		got := make(chan *http.Response, 1)
 		go func() {
 			resp, err := http.DefaultClient.Do(q)
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			got <- resp
 		}()
 		_, _ = io.WriteString(out, `{"model":"m"`)
@@ -418,9 +397,8 @@ func TestProxyCutsUpload(t *testing.T) {
 			continue
 		}
 		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
-			t.Errorf("length %d: %d, entry %+v", length, resp.StatusCode, e)
-		}
+		assert.True(t, resp.StatusCode == http.StatusServiceUnavailable && e.Outcome == relay.OutcomeUnavailable,
+			"length %d: %d, entry %+v", length, resp.StatusCode, e)
 	}
 }
 
@@ -457,18 +435,16 @@ func TestMissingBody(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	for range sent - len(clients["cut"]) {
-		if e := r.entry(); e.Outcome != relay.OutcomeClientGone {
-			t.Errorf("the client has left: entry %+v", e)
-		}
+		e := r.entry()
+		assert.Equal(t, e.Outcome, relay.OutcomeClientGone, "the client has left: entry %+v", e)
 	}
 	r.cut(leg.ErrStopping)
 	for _, c := range clients["cut"] {
 		if got, err := io.ReadAll(c); err != nil || !strings.Contains(string(got), "HTTP/1.1 503 ") {
 			t.Errorf("the proxy is stopping: %v: %s", err, got)
 		}
-		if e := r.entry(); e.Outcome != relay.OutcomeUnavailable {
-			t.Errorf("the proxy is stopping: entry %+v", e)
-		}
+		e := r.entry()
+		assert.Equal(t, e.Outcome, relay.OutcomeUnavailable, "the proxy is stopping: entry %+v", e)
 	}
 }
 
@@ -478,12 +454,9 @@ func TestTransferParams_Missing(t *testing.T) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
 		r.checkServed(q)
-		if r.rec.missing != 1 {
-			t.Fatalf("missing KV transfers counted: %d", r.rec.missing)
-		}
-		if n := r.D[0].Counters().LocalPrefills; n != 1 {
-			t.Fatalf("decode computed %d prompts", n)
-		}
+		require.Equal(t, r.rec.missing, 1, "missing KV transfers counted")
+		n := r.D[0].Counters().LocalPrefills
+		require.True(t, n == 1, "decode computed %d prompts", n)
 	})
 }
 
@@ -516,13 +489,9 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
-	if n := legs(r.P) + legs(r.D); n != 0 {
-		t.Fatalf("%d legs for requests that are refused", n)
-	}
+	require.Equal(t, legs(r.P)+legs(r.D), 0, "legs for requests that are refused")
 	ok := r.post("/v1/completions", `{"model":"m","prompt":"x","max_tokens":2}`, "Content-Type", "Application/JSON; charset=utf-8")
-	if ok.status != http.StatusOK {
-		t.Fatalf("charset: %d %s", ok.status, ok.body)
-	}
+	ok.require(t, http.StatusOK)
 }
 
 // uvicorn closes idle connections: a pooled connection that is closed is no failure.
@@ -557,13 +526,10 @@ func TestModels_EjectedNotQueried(t *testing.T) {
 	asked := sick.Counters().Requests
 	a := r.get("/v1/models")
 	for _, q := range sick.Requests() {
-		if q.Path == "/v1/models" {
-			t.Error("the failing instance was queried")
-		}
+		assert.True(t, q.Path != "/v1/models", "the failing instance was queried")
 	}
-	if a.status != http.StatusOK || sick.Counters().Requests != asked {
-		t.Errorf("%d, %d legs to the failing instance", a.status, sick.Counters().Requests-asked)
-	}
+	assert.True(t, a.status == http.StatusOK && sick.Counters().Requests == asked,
+		"%d, %d legs to the failing instance", a.status, sick.Counters().Requests-asked)
 	sick.ClearFaults()
 }
 
@@ -662,14 +628,11 @@ func TestUnreachablePrefill_NotPairedAgain(t *testing.T) {
 		}
 		a := r.post(path, body)
 		e := r.entry()
-		if a.status != http.StatusOK || e.Failed > 2 {
-			t.Errorf("%s %d: %d after %d failures: %s", path, i, a.status, e.Failed, a.body)
-		}
+		assert.True(t, a.status == http.StatusOK && e.Failed <= 2,
+			"%s %d: %d after %d failures: %s", path, i, a.status, e.Failed, a.body)
 		failed += e.Failed
 	}
-	if failed == 0 {
-		t.Error("no prompt was sent to the prefill instance that decode cannot reach")
-	}
+	assert.True(t, failed != 0, "no prompt was sent to the prefill instance that decode cannot reach")
 }
 
 // The last attempt goes to the decode instance that has failed only requests with a KV transfer.
@@ -683,9 +646,7 @@ func TestLastAttemptAfterUnreachablePrefills(t *testing.T) {
 		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503})
 	}
 	for range 8 {
-		if a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`); a.status != http.StatusOK {
-			t.Errorf("%d: %s", a.status, a.body)
-		}
+		r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"a prompt"}`).check(t, http.StatusOK)
 	}
 }
 
@@ -801,9 +762,7 @@ func TestOtherPairs_BeforeSecondRound(t *testing.T) {
 			t.Errorf("%d after %d failures, decode-only because of %q: %s", a.status, e.Failed, e.DecodeOnly, a.body)
 		}
 	}
-	if legs(r.D[:1]) == 0 {
-		t.Error("no request began with the pair that fails")
-	}
+	assert.True(t, legs(r.D[:1]) != 0, "no request began with the pair that fails")
 }
 
 // A prefill instance that failed a request is not tried again after another one's KV transfer was spent, even
@@ -816,9 +775,7 @@ func TestFailedPrefill_NotRetried(t *testing.T) {
 	})
 	ask := func(prompt string) {
 		t.Helper()
-		if a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+prompt+`"}`); a.status != http.StatusOK {
-			t.Errorf("%d: %s", a.status, a.body)
-		}
+		r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+prompt+`"}`).check(t, http.StatusOK)
 	}
 	for i := range 8 {
 		prompt := strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)
@@ -829,9 +786,8 @@ func TestFailedPrefill_NotRetried(t *testing.T) {
 			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
 		}
 		ask(prompt)
-		if n := legs([]*fakevllm.Server{cached}); n != 2 {
-			t.Errorf("the instance that failed the request got %d prefills", n-1)
-		}
+		n := legs([]*fakevllm.Server{cached})
+		assert.Equal(t, n, 2, "the instance that failed the request got %d prefills", n-1)
 		for _, e := range slices.Concat(r.P, r.D) {
 			e.ClearFaults()
 			e.ForgetRequests()
@@ -855,9 +811,7 @@ func TestRefusedPrompt_NotCounted(t *testing.T) {
 			t.Helper()
 			a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+text+`"}`)
 			e := r.entry()
-			if a.status != status {
-				t.Errorf("%d: %s", a.status, a.body)
-			}
+			a.check(t, status)
 			return e.Prefill
 		}
 		chat := func(i int) string { return strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 150) }
@@ -867,9 +821,8 @@ func TestRefusedPrompt_NotCounted(t *testing.T) {
 		}
 		ask(strings.Repeat("too many words ", 1<<16), http.StatusBadRequest)
 		for i, home := range homes {
-			if now := ask(chat(i), http.StatusOK); now != home {
-				t.Errorf("chat %d went to %s, then to %s", i, home, now)
-			}
+			now := ask(chat(i), http.StatusOK)
+			assert.True(t, now == home, "chat %d went to %s, then to %s", i, home, now)
 		}
 	}
 }
@@ -898,9 +851,7 @@ func TestUnreachablePrefills_Bypassed(t *testing.T) {
 		if tc.status == http.StatusOK {
 			attempts = strconv.Itoa(tc.failures + 1)
 		}
-		if got := a.header.Get("X-PD-Attempts"); got != attempts {
-			t.Errorf("%+v: %s attempts", tc, got)
-		}
+		assert.Equal(t, a.header.Get("X-PD-Attempts"), attempts, "%+v: attempts", tc)
 		if e := r.entry(); a.status != tc.status || e.Failed != tc.failures || e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason {
 			t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Failed, e.DecodeOnly, a.body)
 		}

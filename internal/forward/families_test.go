@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // ofVersions sets the vLLM versions in the records of the rig's engines, prefill first.
@@ -77,12 +78,8 @@ func TestRefusal_SpendsTransfer(t *testing.T) {
 			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
 			body := chatBody(true, "")
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			if n := legs(r.P); n != tc.prefills {
-				t.Errorf("%d prefills, want %d", n, tc.prefills)
-			}
-			if spent := len(r.rec.spent); spent != int(tc.prefills)-1 {
-				t.Errorf("%d KV transfers are called spent", spent)
-			}
+			assert.Equal(t, legs(r.P), tc.prefills, "prefills")
+			assert.Equal(t, len(r.rec.spent), int(tc.prefills)-1, "spent KV transfers")
 		})
 	}
 }
@@ -111,19 +108,15 @@ func TestRecomputed(t *testing.T) {
 		body := chatBody(stream, "")
 		a := r.post("/v1/chat/completions", body)
 		r.checkComplete(a, true, body)
-		if r.rec.retried() != "decode/gave_up" || bytes.Contains(a.body, []byte("recomputed")) {
-			t.Errorf("retried %q: %s", r.rec.retried(), a.body)
-		}
-		if n := legs(r.P); n != 2 {
-			t.Errorf("%d prefills: the KV transfer was spent", n)
-		}
+		assert.True(t, r.rec.retried() == "decode/gave_up" && !bytes.Contains(a.body, []byte("recomputed")),
+			"retried %q: %s", r.rec.retried(), a.body)
+		assert.Equal(t, legs(r.P), 2, "prefills, because the KV transfer was spent")
 	}
 	r := start(t, fakevllm.Ascend, 1, 2, nil)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
 	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if e := r.entry(); e.Outcome != relay.OutcomeBroken || a.err == nil {
-		t.Errorf("outcome %s, the end %v", e.Outcome, a.err)
-	}
+	e := r.entry()
+	assert.True(t, e.Outcome == relay.OutcomeBroken && a.err != nil, "outcome %s, the end %v", e.Outcome, a.err)
 	if list := a.events(); len(list) == 0 || !strings.HasPrefix(list[len(list)-1], `{"error"`) || bytes.Contains(a.body, []byte("recomputed")) {
 		t.Errorf("the client got %s", a.body)
 	}
@@ -181,9 +174,7 @@ func TestKVBudget_FromEngineLease(t *testing.T) {
 			prefills, retried = legs(r.P), r.rec.retried()
 		}
 		// The budget limits the second decode leg, too: the exact number of prefills depends on timing.
-		if prefills > 1 != tc.again {
-			t.Errorf("%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
-		}
+		assert.Equal(t, prefills > 1, tc.again, "%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
 	}
 }
 
@@ -194,7 +185,6 @@ func TestMediaIsCounted(t *testing.T) {
 	for _, content := range []string{`"hi"`, `[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"data:,"}}]`} {
 		r.post("/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":`+content+`}],"max_tokens":2}`)
 	}
-	if n := legs(r.P); n != 2 || r.rec.media != 1 {
-		t.Errorf("%d prefills, %d with media", n, r.rec.media)
-	}
+	n := legs(r.P)
+	assert.True(t, n == 2 && r.rec.media == 1, "%d prefills, %d with media", n, r.rec.media)
 }

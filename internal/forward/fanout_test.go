@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A request for all instances reaches each of them once, with the engines' key and not the operator's. The
@@ -134,9 +135,8 @@ func TestFanOut_EngineInBothRoles(t *testing.T) {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
 		for _, in := range r.members.Snapshot().All() {
-			if got := slices.Contains(in.Record.Models, "a"); got != (what == "load") {
-				t.Errorf("after %s, %s has %v", what, in.Key, in.Record.Models)
-			}
+			assert.Equal(t, slices.Contains(in.Record.Models, "a"), (what == "load"),
+				"after %s, %s has %v", what, in.Key, in.Record.Models)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -36,9 +37,7 @@ func (a answer) tokenIDs(t *testing.T) (ids []int) {
 			continue
 		}
 		var c chunk
-		if err := json.Unmarshal([]byte(text), &c); err != nil {
-			t.Fatalf("%v in %s", err, text)
-		}
+		require.NoError(t, json.Unmarshal([]byte(text), &c), text)
 		for _, choice := range c.Choices {
 			ids = append(ids, choice.TokenIDs...)
 		}
@@ -51,9 +50,8 @@ func (r *rig) checkTokensAnswer(a answer, body string) {
 	r.t.Helper()
 	want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
 	require.NoError(r.t, err)
-	if a.err != nil || a.status != http.StatusOK || !slices.Equal(a.tokenIDs(r.t), want[0].Tokens) {
-		r.t.Fatalf("%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
-	}
+	require.True(r.t, a.err == nil && a.status == http.StatusOK && slices.Equal(a.tokenIDs(r.t), want[0].Tokens),
+		"%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
 }
 
 // A request for several answers, or for logprobs of the prompt, is decode-only.
@@ -79,11 +77,7 @@ func TestTokens_OptionUnsupported(t *testing.T) {
 	const said = `{"error":{"message":"Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.","type":"PermissionDeniedError","param":null,"code":403}}`
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusForbidden, Body: said, Path: generatePath})
 	a := r.post(generatePath, tokensBody(false, ""))
-	if a.status != http.StatusForbidden || string(a.body) != said {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	assert.True(t, a.status == http.StatusForbidden && string(a.body) == said, "%d %s", a.status, a.body)
 	r.noneTroubled()
-	if r.rec.retried() != "" {
-		t.Errorf("tried again %s", r.rec.retried())
-	}
+	assert.Equal(t, r.rec.retried(), "", "tried again")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -36,26 +37,20 @@ func TestOneRequest(t *testing.T) {
 					a := r.post(path, body, "X-Request-Id", "mine", "X-PD-Trace", "1", "Authorization", "Bearer client-key")
 					r.checkComplete(a, chat, body)
 					e := r.entry()
-					if e.Outcome != relay.OutcomeOK || e.Failed != 0 || e.TTFT == 0 || e.Bytes != int64(len(a.body)) {
-						t.Fatalf("entry %+v", e)
-					}
+					require.True(t, e.Outcome == relay.OutcomeOK && e.Failed == 0 && e.TTFT != 0 && e.Bytes == int64(len(a.body)),
+						"entry %+v", e)
 					if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-Pd-Prefill") != e.Prefill || a.header.Get("X-Pd-Decode") != e.Decode {
 						t.Fatalf("headers %v, entry %+v", a.header, e)
 					}
 					p, d := posted(r.P[0]), posted(r.D[0])
-					if len(p) != 1 || len(d) != 1 {
-						t.Fatalf("%d prefills, %d decodes", len(p), len(d))
-					}
+					require.True(t, len(p) == 1 && len(d) == 1, "%d prefills, %d decodes", len(p), len(d))
 					id := p[0].Header.Get("X-Request-Id")
-					if id != d[0].Header.Get("X-Request-Id") || !strings.HasPrefix(id, "mine-") {
-						t.Fatalf("ids of the legs: %q, %q", id, d[0].Header.Get("X-Request-Id"))
-					}
-					if d[0].Header.Get("Authorization") != "Bearer client-key" || d[0].Header.Get("X-Pd-Trace") != "" {
-						t.Fatalf("headers of the decode leg: %v", d[0].Header)
-					}
-					if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
-						t.Fatalf("%d prompts computed twice", n)
-					}
+					require.True(t, id == d[0].Header.Get("X-Request-Id") && strings.HasPrefix(id, "mine-"),
+						"ids of the legs: %q, %q", id, d[0].Header.Get("X-Request-Id"))
+					require.True(t, d[0].Header.Get("Authorization") == "Bearer client-key" && d[0].Header.Get("X-Pd-Trace") == "",
+						"headers of the decode leg: %v", d[0].Header)
+					require.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }), 0,
+						"prompts computed twice")
 					r.checkEngines()
 				})
 			}
@@ -83,9 +78,8 @@ func TestEdit_KeepsOtherBytes(t *testing.T) {
 	want := `{"min_tokens":1,"ignore_eos":true,"stream":false,` +
 		`"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null},` +
 		strings.Replace(body[1:], `"max_\u0074okens":5`, `"max_\u0074okens":1`, 1)
-	if got := string(sorted(legBody(t, r.P[0]))); got != string(sorted([]byte(want))) {
-		t.Errorf("prefill leg differs: %.400s ... want %.400s", got, want)
-	}
+	assert.Equal(t, string(sorted(legBody(t, r.P[0]))), string(sorted([]byte(want))),
+		"prefill leg differs: want %.400s", want)
 	r.checkEngines()
 }
 
@@ -132,26 +126,18 @@ func TestControlFields_Stripped(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 1, nil)
 			for range 3 { // the connection remembers headers
-				if a := r.post(tc.path, tc.body, headers...); a.status != http.StatusOK {
-					t.Fatalf("%d: %s", a.status, a.body)
-				}
+				r.post(tc.path, tc.body, headers...).require(t, http.StatusOK)
 			}
 			seen := append(posted(r.P[0]), posted(r.D[0])...)
 			for _, q := range seen {
 				for _, bad := range []string{"192.0.2.1", "bootstrap_", "disagg_spec", "ec_transfer_params", `"kv_transfer_params":"x"`, `"extra_args":{"kv`, "priority"} {
-					if bytes.Contains(q.Body, []byte(bad)) {
-						t.Errorf("%s reached an engine: %s", bad, q.Body)
-					}
+					assert.False(t, bytes.Contains(q.Body, []byte(bad)), "%s reached an engine: %s", bad, q.Body)
 				}
 				for _, h := range []string{"X-Data-Parallel-Rank", "X-Prefiller-Host-Port", "X-Vllm-Priority", "X-Pd-Trace", "X-Api-Key"} {
-					if q.Header.Get(h) != "" {
-						t.Errorf("%s reached an engine", h)
-					}
+					assert.Equal(t, q.Header.Get(h), "", "%s reached an engine", h)
 				}
 			}
-			if len(seen) < 3 {
-				t.Errorf("%d requests reached engines", len(seen))
-			}
+			assert.True(t, len(seen) >= 3, "%d requests reached engines", len(seen))
 			r.checkEngines()
 		})
 	}
@@ -196,9 +182,8 @@ func TestTraceAll(t *testing.T) {
 		} {
 			for _, stream := range []bool{false, true} {
 				a := r.post("/v1/chat/completions", chatBody(stream, ""), tc.headers...)
-				if got := a.header.Get("X-PD-Prefill") == r.P[0].Address() && a.header.Get("X-PD-Decode") == r.D[0].Address(); got != tc.want {
-					t.Errorf("all %v, %v: %v", all, tc.headers, a.header)
-				}
+				got := a.header.Get("X-PD-Prefill") == r.P[0].Address() && a.header.Get("X-PD-Decode") == r.D[0].Address()
+				assert.Equal(t, got, tc.want, "all %v, %v: %v", all, tc.headers, a.header)
 			}
 		}
 	}
@@ -208,12 +193,9 @@ func TestPassthroughAndModels(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, nil)
 	a := r.post("/tokenize", `{"model":"m","prompt":"a b c"}`)
-	if a.status != http.StatusOK || !strings.Contains(string(a.body), `"count"`) {
-		t.Fatalf("/tokenize: %d %s", a.status, a.body)
-	}
-	if n := len(posted(r.D[0])); n != 1 {
-		t.Fatalf("decode saw %d requests", n)
-	}
+	a.require(t, http.StatusOK, `"count"`)
+	n := len(posted(r.D[0]))
+	require.True(t, n == 1, "decode saw %d requests", n)
 	get := func(path string) (int, string) {
 		a := r.get(path)
 		return a.status, string(a.body)
@@ -224,9 +206,8 @@ func TestPassthroughAndModels(t *testing.T) {
 	if code, body := get("/v1/models/m"); code != 200 || !strings.Contains(body, `"id":"m"`) || strings.Contains(body, `"data"`) {
 		t.Fatalf("/v1/models/m: %d %s", code, body)
 	}
-	if code, body := get("/v1/models/org/none"); code != 404 || !strings.Contains(body, "does not exist") {
-		t.Fatalf("/v1/models/org/none: %d %s", code, body)
-	}
+	code, body := get("/v1/models/org/none")
+	require.True(t, code == 404 && strings.Contains(body, "does not exist"), "/v1/models/org/none: %d %s", code, body)
 }
 
 // A request for a single instance is retried on a prefill instance before the same decode instance gets it
@@ -313,12 +294,9 @@ func TestRoute_UnsupportedByEngines(t *testing.T) {
 		if a.status != http.StatusNotFound || a.header.Get("X-PD-Attempts") != "1" || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Decode-Only") != reason {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, a.body)
 		}
-		if n := asked.Load() - before; n != 1 {
-			t.Errorf("%s: %d legs", path, n)
-		}
-		if e := r.entry(); e.Outcome != relay.OutcomeClientError || e.DecodeOnly != reason {
-			t.Errorf("%s: %+v", path, e)
-		}
+		assert.Equal(t, asked.Load()-before, 1, "%s: legs", path)
+		e := r.entry()
+		assert.True(t, e.Outcome == relay.OutcomeClientError && e.DecodeOnly == reason, "%s: %+v", path, e)
 	}
 	if a := r.post("/v1/completions/render", `{"model":"m","prompt":"a"}`); a.status != http.StatusForbidden || string(a.body) != `{"error":{"message":"switched off"}}` {
 		t.Errorf("a route that is switched off: %d %s", a.status, a.body)

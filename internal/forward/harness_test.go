@@ -36,6 +36,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -476,9 +477,7 @@ func (r *rig) serve(deps httpapi.Deps) (url string) {
 	r.stop = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := s.Shutdown(ctx); err != nil {
-			r.t.Errorf("the server did not stop: %v", err)
-		}
+		assert.NoError(r.t, s.Shutdown(ctx), "the server did not stop")
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			r.t.Errorf("the server ended with %v", err)
 		}
@@ -504,6 +503,27 @@ type answer struct {
 	body   []byte
 	// err is the error of reading the body, nil for a clean end.
 	err error
+}
+
+// async sends a request and returns the channel of its answer.
+func async(send func() answer) chan answer {
+	got := make(chan answer, 1)
+	go func() { got <- send() }()
+	return got
+}
+
+// check reports whether an answer has a status and its body contains all of the parts.
+func (a answer) check(t *testing.T, status int, parts ...string) bool {
+	t.Helper()
+	return assert.Equal(t, a.status, status, "%v: %s", a.err, a.body) && assert.Contains(t, string(a.body), parts...)
+}
+
+// require is check that ends the test.
+func (a answer) require(t *testing.T, status int, parts ...string) {
+	t.Helper()
+	if !a.check(t, status, parts...) {
+		t.FailNow()
+	}
 }
 
 func (r *rig) post(path, body string, header ...string) answer {
@@ -581,9 +601,7 @@ func (a answer) text(t *testing.T) string {
 	var b strings.Builder
 	add := func(raw string) {
 		var v struct{ Choices []choice }
-		if err := json.Unmarshal([]byte(raw), &v); err != nil {
-			t.Fatalf("%v in %q", err, raw)
-		}
+		require.NoError(t, json.Unmarshal([]byte(raw), &v), "%q", raw)
 		for _, c := range v.Choices {
 			b.WriteString(c.Text + c.Delta.Content + c.Message.Content)
 		}
@@ -609,17 +627,12 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 	}
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
 	require.NoError(r.t, err)
-	if a.err != nil || a.status != http.StatusOK {
-		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)
-	}
-	if got := a.text(r.t); got != want[0].Text {
-		r.t.Fatalf("text %q, want %q", got, want[0].Text)
-	}
+	require.True(r.t, a.err == nil && a.status == http.StatusOK, "status %d, err %v: %s", a.status, a.err, a.body)
+	require.Equal(r.t, a.text(r.t), want[0].Text, "text")
 	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
 		events := a.events()
-		if n := strings.Count(string(a.body), "[DONE]"); n != 1 || events[len(events)-1] != "[DONE]" {
-			r.t.Fatalf("%d [DONE] in %q", n, a.body)
-		}
+		n := strings.Count(string(a.body), "[DONE]")
+		require.True(r.t, n == 1 && events[len(events)-1] == "[DONE]", "%d [DONE] in %q", n, a.body)
 		if n := strings.Count(string(a.body), `"role":"assistant"`); chat && n != 1 {
 			r.t.Fatalf("%d role chunks: an attempt leaked into the stream: %s", n, a.body)
 		}
@@ -637,15 +650,10 @@ func (r *rig) noneTroubled() {
 func (r *rig) checkEngines() {
 	r.t.Helper()
 	for _, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
-		if v := s.Violations(); len(v) > 0 {
-			r.t.Errorf("%s: %v", s.Address(), v)
-		}
-		if v := s.BadParams(); len(v) > 0 {
-			r.t.Errorf("%s: bad KV transfers %v", s.Address(), v)
-		}
-		if c := s.Counters(); c.Crashes > 0 {
-			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
-		}
+		assert.Len(r.t, s.Violations(), 0, s.Address())
+		assert.Len(r.t, s.BadParams(), 0, "%s: bad KV transfers", s.Address())
+		c := s.Counters()
+		assert.True(r.t, c.Crashes <= 0, "%s would have crashed %d times", s.Address(), c.Crashes)
 	}
 	// An answer of known length is complete for the client before the handler ends.
 	eventually(r.t, "nothing is in flight", func() bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -87,12 +88,9 @@ func TestBodiesMemory_Bounded(t *testing.T) {
 					}
 				}
 			}
-			if !refused || len(patient) < 3 {
-				t.Fatalf("%d bodies of 256 KiB, refused: %v", len(patient), refused)
-			}
-			if e := r.entry(); e.Status != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
-				t.Errorf("%+v", e)
-			}
+			require.True(t, refused && len(patient) >= 3, "%d bodies of 256 KiB, refused: %v", len(patient), refused)
+			e := r.entry()
+			assert.True(t, e.Status == http.StatusServiceUnavailable && e.Outcome == relay.OutcomeUnavailable, "%+v", e)
 			small := chatBody(false, "")
 			r.checkComplete(r.post("/v1/chat/completions", small), true, small)
 			big := longBody(2*limit, false)
@@ -123,9 +121,7 @@ func TestAnnouncedBody_NoMemory(t *testing.T) {
 	resp, err := http.ReadResponse(in, nil)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
-	if resp.StatusCode != http.StatusServiceUnavailable {
-		t.Error(resp.Status)
-	}
+	assert.Equal(t, resp.StatusCode, http.StatusServiceUnavailable, resp.Status)
 }
 
 // A client that announces a large body but sends little of it holds little memory.

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -109,15 +110,12 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" || resp.Header.Get("X-Request-Id") == "" {
 			t.Fatalf("%d %v", resp.StatusCode, resp.Header)
 		}
-		if got := readUntil(t, in, ": keep-alive\n\n: keep-alive\n\n: keep-alive\n\n"); strings.Trim(got, ": kep-aliv\n") != "" {
-			t.Errorf("before anything is generated: %q", got)
-		}
+		got := readUntil(t, in, ": keep-alive\n\n: keep-alive\n\n: keep-alive\n\n")
+		assert.Equal(t, strings.Trim(got, ": kep-aliv\n"), "", "before anything is generated: %q", got)
 		close(g.open)
 		rest, err := io.ReadAll(in)
 		require.NoError(t, err)
-		if !strings.Contains(string(rest), ": X-Pd-Attempts: 2\n") || !strings.Contains(string(rest), ": X-Pd-Prefill: "+g.address+"\n") {
-			t.Errorf("no reasons: %s", rest)
-		}
+		assert.Contains(t, string(rest), ": X-Pd-Attempts: 2\n", ": X-Pd-Prefill: "+g.address+"\n")
 		r.checkWhole(q, answer{status: resp.StatusCode, header: resp.Header, body: withoutKeepAlives(openai.KindOf(q.path), rest)})
 		e := r.entry()
 		if e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
@@ -142,9 +140,7 @@ func TestKeepAlive_ThenError(t *testing.T) {
 		close(g.open)
 		rest, err := io.ReadAll(in)
 		r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
-		if !strings.Contains(string(rest), ": X-Pd-Decode-Only: prefill_failed\n") {
-			t.Errorf("no reason: %s", rest)
-		}
+		assert.Contains(t, string(rest), ": X-Pd-Decode-Only: prefill_failed\n")
 		if e := r.entry(); e.Status != http.StatusOK || e.Late != http.StatusInternalServerError || e.Outcome != relay.OutcomeUpstream || e.DecodeOnly != "prefill_failed" || e.Failure == "" {
 			t.Errorf("entry %+v", e)
 		}
@@ -161,9 +157,8 @@ func TestKeepAlive_ClientLeaves(t *testing.T) {
 	readUntil(t, bufio.NewReader(resp.Body), ": keep-alive\n\n")
 	leave()
 	_ = resp.Body.Close()
-	if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failure != "" {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.True(t, e.Outcome == relay.OutcomeClientGone && e.Failure == "", "entry %+v", e)
 	r.checkEngines()
 }
 
@@ -174,9 +169,8 @@ func TestKeepAlive_NotStreamed(t *testing.T) {
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400})
 	time.AfterFunc(10*often, func() { close(g.open) }) // longer than the interval, whatever else happens
 	r.checkRefused(scenario{chatPath, false}, r.post(chatPath, chatBody(false, "")), http.StatusBadRequest, "")
-	if e := r.entry(); e.KeepAlives != 0 || e.Late != 0 {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.True(t, e.KeepAlives == 0 && e.Late == 0, "entry %+v", e)
 }
 
 // steppedEngine is a decode engine that sends one part of its answer after another.
@@ -265,9 +259,8 @@ func TestKeepAlive_InPause(t *testing.T) {
 	e.parts <- delta + end
 	close(e.parts)
 	rest, err := io.ReadAll(in)
-	if kept := string(withoutKeepAlives(openai.Messages, rest)); err != nil || kept != delta+end || !strings.HasSuffix(string(rest), end) {
-		t.Errorf("%v: %q", err, rest)
-	}
+	kept := string(withoutKeepAlives(openai.Messages, rest))
+	assert.True(t, err == nil && kept == delta+end && strings.HasSuffix(string(rest), end), "%v: %q", err, rest)
 }
 
 // Bytes that only keep a stream open are no progress and do not extend the limits; each part of a long event
@@ -295,9 +288,7 @@ func TestKeepAlive_FromHungEngine(t *testing.T) {
 			eventually(t, "content is progress", func() bool { return progress() == 1 })
 			e.parts <- kept.own
 			readUntil(t, in, kept.own)
-			if n := progress(); n != 1 {
-				t.Errorf("%d times progress, want 1", n)
-			}
+			assert.Equal(t, progress(), 1, "times progress")
 			e.parts <- kept.content[:9]
 			eventually(t, "a part of an event is progress", func() bool { return progress() > 1 })
 			e.parts <- kept.content[9:]
@@ -309,9 +300,7 @@ func TestKeepAlive_FromHungEngine(t *testing.T) {
 			for range 100 {
 				select {
 				case entry := <-r.rec.ended:
-					if entry.Failure != leg.IdleTimeout || entry.Outcome != relay.OutcomeBroken {
-						t.Errorf("entry %+v", entry)
-					}
+					assert.True(t, entry.Failure == leg.IdleTimeout && entry.Outcome == relay.OutcomeBroken, "entry %+v", entry)
 					return
 				case <-each.C:
 				}
@@ -345,9 +334,7 @@ func TestKeepAlive_EventBoundaries(t *testing.T) {
 		}()
 	}
 	for range clients {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, <-done)
 	}
 	r.checkEngines()
 }
@@ -410,7 +397,6 @@ func TestKeepAlive_NoStream(t *testing.T) {
 	close(g.open)
 	rest, err := io.ReadAll(in)
 	r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
-	if e := r.entry(); e.Failure != leg.BadAnswer || e.Late != http.StatusBadGateway {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.True(t, e.Failure == leg.BadAnswer && e.Late == http.StatusBadGateway, "entry %+v", e)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // limited starts a rig in which the header Key names the client's key.
@@ -63,15 +64,13 @@ func TestKeyLimits(t *testing.T) {
 				}
 			}
 		}
-		if a.status != tc.status || !strings.Contains(string(a.body), tc.contains) || h != tc.header {
-			t.Errorf("%s %s: %d %q %s, want %d %q %s", tc.key, tc.path, a.status, h, a.body, tc.status, tc.header, tc.contains)
-		}
+		assert.True(t, a.status == tc.status && strings.Contains(string(a.body), tc.contains) && h == tc.header,
+			"%s %s: %d %q %s, want %d %q %s", tc.key, tc.path, a.status, h, a.body, tc.status, tc.header, tc.contains)
 		if e := r.entry(); a.status == 429 != strings.HasPrefix(e.Refused, "key_limit_") {
 			t.Errorf("%s %s: %d with %q in the access log", tc.key, tc.path, a.status, e.Refused)
 		}
-		if after := a.header.Get("Retry-After"); (after != "") != (a.status == 429) {
-			t.Errorf("%s %s: %d with Retry-After %q", tc.key, tc.path, a.status, after)
-		}
+		after := a.header.Get("Retry-After")
+		assert.Equal(t, (after != ""), (a.status == 429), "%s %s: %d with Retry-After %q", tc.key, tc.path, a.status, after)
 	}
 	want := "[a 1 4 b 2 1 c 1 0 default 1 0]"
 	eventually(t, want, func() bool {
@@ -110,9 +109,7 @@ func TestKeyRemoved(t *testing.T) {
 			return "a"
 		}
 	})
-	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	r.post("/v1/chat/completions", chatBody(false, "")).require(t, http.StatusOK)
 	if e, use := r.entry(), table.Usage(); !removed.Load() || e.KeyName != "a" || len(use) != 1 || use[0].Key != "a" {
 		t.Errorf("log: %q, use: %+v", e.KeyName, use)
 	}
@@ -125,15 +122,13 @@ func TestKeyUse_WithoutBody(t *testing.T) {
 	one := responsesPath + "/" + r.stored("")
 	r.entry()
 	for _, q := range [][2]string{{http.MethodGet, one}, {http.MethodPost, one + "/cancel"}, {http.MethodGet, "/tokenizer_info"}} {
-		if a := do(http.DefaultClient, newRequest(t.Context(), t, q[0], r.URL+q[1], nil, "Key", "a")); a.header.Get("Server") != "uvicorn" {
-			t.Errorf("%s: %d %s", q, a.status, a.body)
-		}
+		a := do(http.DefaultClient, newRequest(t.Context(), t, q[0], r.URL+q[1], nil, "Key", "a"))
+		assert.Equal(t, a.header.Get("Server"), "uvicorn", "%s: %d %s", q, a.status, a.body)
 		r.entry()
 	}
 	for _, u := range table.Usage() {
-		if want := map[string]int64{"a": 3, instance.DefaultKey: 1}[u.Key]; u.Hour.Requests != want {
-			t.Errorf("%s: %d requests, want %d", u.Key, u.Hour.Requests, want)
-		}
+		want := map[string]int64{"a": 3, instance.DefaultKey: 1}[u.Key]
+		assert.Equal(t, u.Hour.Requests, want, "%s: requests", u.Key)
 	}
 }
 
@@ -147,16 +142,13 @@ func TestKeyLimits_Uncached(t *testing.T) {
 		if !stream {
 			body = strings.Replace(body, `,"stream_options":{"include_usage":true}`, "", 1)
 		}
-		if a := r.post("/v1/chat/completions", body, "Key", "a"); a.status != 200 {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		r.post("/v1/chat/completions", body, "Key", "a").require(t, 200)
 		e, u := r.entry(), table.Usage()[0].Hour
 		if e.KeyName != "a" || u.Requests != int64(i+1) || u.Input-before.Input != int64(e.Input) || u.Cached-before.Cached != int64(e.Cached) || u.Output-before.Output != int64(e.Output) {
 			t.Fatalf("%+v after %+v, entry: %d %d %d", u, before, e.Input, e.Cached, e.Output)
 		}
-		if e.Input < 200 || (e.Cached > e.Input/2) != (i > 0) {
-			t.Errorf("request %d: %d of %d tokens were cached", i, e.Cached, e.Input)
-		}
+		assert.True(t, e.Input >= 200 && (e.Cached > e.Input/2) == (i > 0),
+			"request %d: %d of %d tokens were cached", i, e.Cached, e.Input)
 		before = u
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Engines get the client's key or the proxy's. A scheme without a key, which lm-eval sends if its
@@ -30,17 +31,12 @@ func TestKeyForTheEngines(t *testing.T) {
 			if tc.sent != "" {
 				header = append(header, "Authorization", tc.sent)
 			}
-			if a := r.post("/v1/chat/completions", chatBody(false, ""), header...); a.status != http.StatusOK {
-				t.Fatalf("%d: %s", a.status, a.body)
-			}
+			r.post("/v1/chat/completions", chatBody(false, ""), header...).require(t, http.StatusOK)
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				for _, q := range posted(s) {
-					if got := q.Header.Get("Authorization"); got != tc.want {
-						t.Errorf("%s got %q, want %q", s.Address(), got, tc.want)
-					}
-					if q.Header["X-Api-Key"] != nil || q.Header["X_api_key"] != nil {
-						t.Errorf("%s got the client's x-api-key: %v", s.Address(), q.Header)
-					}
+					assert.Equal(t, q.Header.Get("Authorization"), tc.want, s.Address())
+					assert.True(t, q.Header["X-Api-Key"] == nil && q.Header["X_api_key"] == nil,
+						"%s got the client's x-api-key: %v", s.Address(), q.Header)
 				}
 			}
 		})

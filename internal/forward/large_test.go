@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -30,9 +31,8 @@ func TestLargeAnswer_Edited(t *testing.T) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, At: fakevllm.AfterTokens, Tokens: 1, Times: 1})
 	body := `{"model":"m","messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":20000,"min_tokens":20000,"ignore_eos":true,"logprobs":true,"top_logprobs":5,"return_token_ids":true}`
 	a := r.post(chatPath, body)
-	if a.err != nil || a.status != http.StatusOK || len(a.body) < 2<<20 {
-		t.Fatalf("status %d, err %v, %d bytes", a.status, a.err, len(a.body))
-	}
+	require.True(t, a.err == nil && a.status == http.StatusOK && len(a.body) >= 2<<20,
+		"status %d, err %v, %d bytes", a.status, a.err, len(a.body))
 	var got struct {
 		Choices []struct {
 			Message      struct{ Content string }
@@ -47,21 +47,15 @@ func TestLargeAnswer_Edited(t *testing.T) {
 		Transfer json.RawMessage `json:"kv_transfer_params"`
 	}
 	require.NoError(t, json.Unmarshal(a.body, &got))
-	if string(got.Transfer) != "null" || bytes.Contains(a.body, []byte("remote_host")) {
-		t.Errorf("the KV transfer reaches the client: %s", got.Transfer)
-	}
-	if got.Usage.Details.Cached != 0 {
-		t.Errorf("%d cached tokens, prefill had none", got.Usage.Details.Cached)
-	}
+	assert.True(t, string(got.Transfer) == "null" && !bytes.Contains(a.body, []byte("remote_host")),
+		"the KV transfer reaches the client: %s", got.Transfer)
+	assert.Equal(t, got.Usage.Details.Cached, 0, "cached tokens, prefill had none")
 	if len(got.Choices) != 1 || got.Choices[0].FinishReason != "length" || len(got.Choices[0].TokenIDs) != 20000 {
 		t.Errorf("%d choices of another end", len(got.Choices))
 	}
-	if n := a.header.Get("Content-Length"); n != strconv.Itoa(len(a.body)) {
-		t.Errorf("Content-Length %s of %d", n, len(a.body))
-	}
-	if r.rec.retried() != "decode/aborted" {
-		t.Errorf("retried %q", r.rec.retried())
-	}
+	n := a.header.Get("Content-Length")
+	assert.True(t, n == strconv.Itoa(len(a.body)), "Content-Length %s of %d", n, len(a.body))
+	assert.Equal(t, r.rec.retried(), "decode/aborted", "retried")
 	r.checkEngines()
 }
 
@@ -102,9 +96,7 @@ func TestLargeAnswer_EachAPI(t *testing.T) {
 					if got.status != http.StatusOK || got.broken || !json.Valid(got.body) || got.length != strconv.Itoa(len(got.body)) {
 						t.Fatalf("status %d, broken %v, length %s of %d", got.status, got.broken, got.length, len(got.body))
 					}
-					if bytes.Contains(got.body, []byte("secret")) {
-						t.Error("the KV transfer reaches the client")
-					}
+					assert.False(t, bytes.Contains(got.body, []byte("secret")), "the KV transfer reaches the client")
 					if bytes.Contains(got.body, []byte(`tokens":8`)) || kind != openai.Generate && !bytes.Contains(got.body, []byte(`tokens":3`)) {
 						t.Error("the cached tokens are not prefill's")
 					}
@@ -166,9 +158,8 @@ func TestPreamble_Beyond8MiB(t *testing.T) {
 			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
 			answer: []byte(answer), cuts: []byte{255}, length: -1, end: io.EOF, large: true,
 		}, chatPath)
-		if got.status != http.StatusOK || got.broken || string(got.body) != answer {
-			t.Errorf("%d MiB: status %d, broken %v, %d bytes of %d", n, got.status, got.broken, len(got.body), len(answer))
-		}
+		assert.True(t, got.status == http.StatusOK && !got.broken && string(got.body) == answer,
+			"%d MiB: status %d, broken %v, %d bytes of %d", n, got.status, got.broken, len(got.body), len(answer))
 	}
 }
 

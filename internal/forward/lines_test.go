@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // All answers on one connection have the same header, whether or not the proxy remembers the engine's. They
@@ -29,13 +31,10 @@ func TestAnswersOfOneConnection(t *testing.T) {
 			q.Header.Set("X-PD-Trace", "1")
 		}
 		a := do(one, q)
-		if status := map[bool]int{false: 200, true: 400}[wrong]; a.err != nil || a.status != status {
-			t.Fatalf("request %d: %d %s, %v", i, a.status, a.body, a.err)
-		}
+		status := map[bool]int{false: 200, true: 400}[wrong]
+		require.True(t, a.err == nil && a.status == status, "request %d: %d %s, %v", i, a.status, a.body, a.err)
 		id := a.header.Values("X-Request-Id")
-		if len(id) != 1 || len(id[0]) != 36 || ids[id[0]] {
-			t.Errorf("request %d: ids %q", i, id)
-		}
+		assert.True(t, len(id) == 1 && len(id[0]) == 36 && !ids[id[0]], "request %d: ids %q", i, id)
 		ids[id[0]] = true
 		if (a.header.Get("X-PD-Policy") != "") != trace {
 			t.Errorf("request %d: traced is %v in %v", i, !trace, a.header)

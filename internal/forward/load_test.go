@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -75,9 +76,8 @@ func TestManyAborts(t *testing.T) {
 					continue
 				}
 				a := do(c, newRequest(t.Context(), t, http.MethodPost, r.URL+q.path, strings.NewReader(q.body("")), "X-Request-Id", id))
-				if a.err != nil || !q.ends(string(a.body)) {
-					t.Errorf("%s: cut answer: %v, %d: %.300s", id, a.err, a.status, a.body)
-				}
+				assert.True(t, a.err == nil && q.ends(string(a.body)),
+					"%s: cut answer: %v, %d: %.300s", id, a.err, a.status, a.body)
 			}
 		})
 	}
@@ -122,9 +122,7 @@ func TestManyAborts(t *testing.T) {
 		require.NoError(t, err)
 		if e.Outcome == relay.OutcomeClientGone {
 			clientGone++
-			if !left[i].Load() {
-				t.Errorf("%s has the outcome client_gone, but the client stayed", e.RequestID)
-			}
+			assert.True(t, left[i].Load(), "%s has the outcome client_gone, but the client stayed", e.RequestID)
 			if e.TTFT > 0 {
 				streaming++
 				if !inEngine[e.RequestID] && e.Endpoint != responsesPath { // vLLM generates the id on that route
@@ -136,9 +134,7 @@ func TestManyAborts(t *testing.T) {
 		if e.Outcome == relay.OutcomeOK {
 			ok++
 		}
-		if inEngine[e.RequestID] {
-			t.Errorf("an engine aborted %s, which ended as %s", e.RequestID, e.Outcome)
-		}
+		assert.False(t, inEngine[e.RequestID], "an engine aborted %s, which ended as %s", e.RequestID, e.Outcome)
 	}
 	// A client that left while the last tokens were on their way had nothing left to abort.
 	if late := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }) - ok; int64(missed) > late {
@@ -203,12 +199,10 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 			served(100)
 			stop()
 			wg.Wait()
-			if fallback && unavailable.Load() > 0 {
-				t.Errorf("%d clients were turned away in spite of the fallback", unavailable.Load())
-			}
-			if late := unavailable.Load() - before; late > 9 {
-				t.Errorf("%d clients were turned away after the return", late)
-			}
+			assert.False(t, fallback && unavailable.Load() > 0,
+				"%d clients were turned away in spite of the fallback", unavailable.Load())
+			late := unavailable.Load() - before
+			assert.True(t, late <= 9, "%d clients were turned away after the return", late)
 			t.Logf("%d served, %d turned away; the two that came back got %d and %d prefills",
 				ok.Load(), unavailable.Load(), legs(r.P[:1]), legs(r.P[1:]))
 			r.checkEngines()
@@ -226,9 +220,7 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if a := r.post("/v1/completions", `{"model":"m","prompt":"x","max_tokens":1}`); a.status != http.StatusOK {
-					t.Errorf("%d: %s", a.status, a.body)
-				}
+				r.post("/v1/completions", `{"model":"m","prompt":"x","max_tokens":1}`).check(t, http.StatusOK)
 			}
 		})
 	}
@@ -258,8 +250,6 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 	last := share(400)
 	stop()
 	wg.Wait()
-	if first >= last {
-		t.Errorf("it began with %.3f of the requests and ended with %.3f", first, last)
-	}
+	assert.True(t, first < last, "it began with %.3f of the requests and ended with %.3f", first, last)
 	r.checkEngines()
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A request that waits for the membership ends when its client leaves.
@@ -22,18 +23,15 @@ func TestClientLeaves_BeforePick(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		done := make(chan answer, 1)
-		go func() { done <- r.postCtx(ctx, path, `{"model":"m","prompt":"a","max_tokens":3}`) }()
+		done := async(func() answer { return r.postCtx(ctx, path, `{"model":"m","prompt":"a","max_tokens":3}`) })
 		<-waiting
 		cancel()
 		<-done
-		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failed != 0 {
-			t.Errorf("%s: %+v", path, e)
-		}
+		e := r.entry()
+		assert.True(t, e.Outcome == relay.OutcomeClientGone && e.Failed == 0, "%s: %+v", path, e)
 		for _, s := range append(r.P, r.D...) {
-			if q := s.Requests(); len(q) != 0 {
-				t.Errorf("%s: an engine got %d requests", path, len(q))
-			}
+			q := s.Requests()
+			assert.True(t, len(q) == 0, "%s: an engine got %d requests", path, len(q))
 		}
 	}
 }

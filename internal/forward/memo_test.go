@@ -8,6 +8,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Each request on a connection reaches the engines with its own header, whatever headers earlier requests
@@ -28,16 +30,13 @@ func TestHeadersOfOneConnection(t *testing.T) {
 				q.Header.Set(name, value)
 			}
 		}
-		if a := do(one, q); a.err != nil || a.status != http.StatusOK {
-			t.Fatalf("turn %d: %d %s, %v", i, a.status, a.body, a.err)
-		}
+		a := do(one, q)
+		require.True(t, a.err == nil && a.status == http.StatusOK, "turn %d: %d %s, %v", i, a.status, a.body, a.err)
 	}
 	ids := make([]string, len(turns))
 	for _, engine := range []*fakevllm.Server{r.P[0], r.D[0]} {
 		list := posted(engine)
-		if len(list) != len(turns) {
-			t.Fatalf("%s had %d requests", engine.Address(), len(list))
-		}
+		require.True(t, len(list) == len(turns), "%s had %d requests", engine.Address(), len(list))
 		for i, q := range list {
 			s := turns[i]
 			key := s.key
@@ -55,7 +54,5 @@ func TestHeadersOfOneConnection(t *testing.T) {
 		}
 	}
 	slices.Sort(ids)
-	if len(slices.Compact(ids)) != len(turns) || ids[0] == "" {
-		t.Errorf("not every pair has its own id: %q", ids)
-	}
+	assert.True(t, len(slices.Compact(ids)) == len(turns) && ids[0] != "", "not every pair has its own id: %q", ids)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -101,9 +102,7 @@ func chatOf(model string, stream bool) string {
 func (r *rig) targetOf(model string, stream bool, header ...string) string {
 	r.t.Helper()
 	a := r.post(chatPath, chatOf(model, stream), append(header, "X-PD-Trace", "1")...)
-	if a.status != http.StatusOK || a.err != nil {
-		r.t.Fatalf("%s: %d, %v: %s", model, a.status, a.err, a.body)
-	}
+	require.True(r.t, a.status == http.StatusOK && a.err == nil, "%s: %d, %v: %s", model, a.status, a.err, a.body)
 	return a.header.Get("X-Pd-Model")
 }
 
@@ -138,15 +137,12 @@ func TestModelRoute_AnswersWithItsName(t *testing.T) {
 			if all := strings.Count(string(a.body), `"model":`); named == 0 || named != all {
 				t.Errorf("%s, stream %v: %d of %d models are the alias in %s", c.path, stream, named, all, a.body)
 			}
-			if e := r.entry(); e.Model != alias || e.Target != "new" {
-				t.Errorf("entry %+v", e)
-			}
+			e := r.entry()
+			assert.True(t, e.Model == alias && e.Target == "new", "entry %+v", e)
 		}
 	}
 	form := strings.Replace(audioForm(nil), "\r\nm\r\n", "\r\n"+alias+"\r\n", 1)
-	if a := r.transcribe(form); a.status != http.StatusOK {
-		t.Errorf("form: %d %s", a.status, a.body)
-	}
+	r.transcribe(form).check(t, http.StatusOK)
 	r.checkEngines()
 }
 
@@ -156,9 +152,8 @@ func TestModelRoute_ExplainsShare(t *testing.T) {
 	r, _ := startRoutes(t, []string{"new", "old"}, map[string][]string{"chat": {"80:new", "20:old"}}, nil)
 	for range 2 {
 		p := r.explain(chatOf("chat", false))
-		if want := map[string]float64{"new": 0.8, "old": 0.2}[p.Target]; p.Share == 0 || p.Share != want {
-			t.Errorf("target %q, share %v", p.Target, p.Share)
-		}
+		want := map[string]float64{"new": 0.8, "old": 0.2}[p.Target]
+		assert.True(t, p.Share != 0 && p.Share == want, "target %q, share %v", p.Target, p.Share)
 		r.targetOf("chat", false)
 	}
 }
@@ -173,12 +168,10 @@ func TestModelRoute_StreamContinues(t *testing.T) {
 		body := sixtyBody(chatPath, `,"ignore_eos":true`)
 		a := r.post(chatPath, strings.Replace(body, `"m"`, `"chat"`, 1))
 		r.checkOne(a, chatPath, body, engineOptions(func(*fakevllm.Options) {}))
-		if n := strings.Count(string(a.body), `"model":`); n == 0 || n != strings.Count(string(a.body), `"model":"chat"`) {
-			t.Errorf("models in %s", a.body)
-		}
-		if e := r.entry(); e.Continued != 1 {
-			t.Errorf("entry %+v", e)
-		}
+		n := strings.Count(string(a.body), `"model":`)
+		assert.True(t, n != 0 && n == strings.Count(string(a.body), `"model":"chat"`), "models in %s", a.body)
+		e := r.entry()
+		assert.Equal(t, e.Continued, 1, "entry %+v", e)
 	}
 }
 
@@ -233,9 +226,7 @@ func TestModelRoute_Splits(t *testing.T) {
 				}
 			}
 		}
-		if moved == 0 || moved > sessions/2 {
-			t.Errorf("%d of %d sessions moved", moved, sessions)
-		}
+		assert.True(t, moved != 0 && moved <= sessions/2, "%d of %d sessions moved", moved, sessions)
 	}
 }
 
@@ -279,9 +270,7 @@ func TestModelRoute_TargetDies(t *testing.T) {
 			}
 		}
 		all.Wait()
-		if lost.Load() > 0 {
-			t.Errorf("%s: %d lost", kind, lost.Load())
-		}
+		assert.Equal(t, lost.Load(), 0, "%s: lost", kind)
 		if kind == "ejected" {
 			continue
 		}
@@ -291,9 +280,7 @@ func TestModelRoute_TargetDies(t *testing.T) {
 				break
 			}
 		}
-		if kind != "" {
-			t.Errorf("%s: no request shows that it went to the other target", kind)
-		}
+		assert.Equal(t, kind, "", "no request shows that it went to the other target")
 	}
 }
 
@@ -365,24 +352,16 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 			t.Errorf("/v1/models%s: %s", path, text)
 		}
 	}
-	if is := r.targetOf("old", true); is != "" {
-		t.Errorf("the request went to %s", is)
-	}
+	assert.Equal(t, r.targetOf("old", true), "", "the request went to")
 	change("old", "0:old", "100:new")
-	if is := r.targetOf("old", true); is != "new" {
-		t.Errorf("the request went to %q", is)
-	}
+	assert.Equal(t, r.targetOf("old", true), "new", "the request went to")
 	if a := r.post(chatPath, chatOf("none", false)); a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), "none") {
 		t.Errorf("%d %s", a.status, a.body)
 	} else if passed := a.header.Get("X-Pd-Model-Fallback"); passed != "" {
 		t.Errorf("%s was passed over, and there is no other target", passed)
 	}
-	if a := r.post(chatPath, chatOf("unknown", false)); a.status != http.StatusNotFound {
-		t.Errorf("%d %s", a.status, a.body)
-	}
-	if a := r.post(chatPath, strings.Replace(chatOf("none", false), "12", `"x"`, 1)); a.status != http.StatusBadRequest {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	r.post(chatPath, chatOf("unknown", false)).check(t, http.StatusNotFound)
+	r.post(chatPath, strings.Replace(chatOf("none", false), "12", `"x"`, 1)).check(t, http.StatusBadRequest)
 }
 
 // A request that continues a stored response goes to the target whose instance has it.
@@ -409,9 +388,7 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 			id = fmt.Sprintf(`,"previous_response_id":%q`, v.ID)
 		}
 	}
-	if len(used) != 2 {
-		t.Errorf("used %v", used)
-	}
+	assert.Len(t, used, 2, "used")
 	// Instances of other models are queried, too, and the answer is about the response, not about the model.
 	for _, model := range []string{"chat", "new", "old"} {
 		a := r.post(responsesPath, fmt.Sprintf(`{"model":%q,"input":"the sea","previous_response_id":"resp_nobodys"}`, model))

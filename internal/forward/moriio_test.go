@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // moriioModes runs a test for both modes, against engines that speak them as vLLM does.
@@ -27,9 +28,8 @@ func (r *rig) checkHandedOver(n int64) {
 	loaded := total(r.D, func(c fakevllm.Counters) int64 { return c.TransfersLoaded })
 	local := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
 	wrong := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV })
-	if loaded != n || local != 0 || wrong != 0 {
-		r.t.Errorf("%d of %d prompts came from prefill, %d computed by decode, %d wrong", loaded, n, local, wrong)
-	}
+	assert.True(r.t, loaded == n && local == 0 && wrong == 0,
+		"%d of %d prompts came from prefill, %d computed by decode, %d wrong", loaded, n, local, wrong)
 	r.checkEngines()
 }
 
@@ -80,12 +80,8 @@ func TestMoRIIORead_NeverDecodeOnly(t *testing.T) {
 			}
 			a := r.post(tc.path, tc.body)
 			r.entry()
-			if a.status < 500 || !strings.Contains(string(a.body), tc.reason) {
-				t.Errorf("%d: %s", a.status, a.body)
-			}
-			if n := len(posted(r.D[0])); n != 0 {
-				t.Errorf("%d legs to decode", n)
-			}
+			assert.True(t, a.status >= 500 && strings.Contains(string(a.body), tc.reason), "%d: %s", a.status, a.body)
+			assert.Equal(t, len(posted(r.D[0])), 0, "legs to decode")
 		})
 	}
 }
@@ -113,7 +109,6 @@ func TestMoRIIOReadOtherRoutes(t *testing.T) {
 	r := start(t, fakevllm.MoRIIORead, 1, 1, nil)
 	a := r.post("/tokenize", `{"model":"m","prompt":"a b"}`)
 	r.entry()
-	if a.status != http.StatusOK || len(posted(r.D[0])) != 0 || len(posted(r.P[0])) != 1 {
-		t.Errorf("%d, %d to decode, %d to prefill: %s", a.status, len(posted(r.D[0])), len(posted(r.P[0])), a.body)
-	}
+	assert.True(t, a.status == http.StatusOK && len(posted(r.D[0])) == 0 && len(posted(r.P[0])) == 1,
+		"%d, %d to decode, %d to prefill: %s", a.status, len(posted(r.D[0])), len(posted(r.P[0])), a.body)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
@@ -154,9 +155,7 @@ func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.
 	var said struct {
 		KV map[string]json.RawMessage `json:"kv_transfer_params"`
 	}
-	if err := json.Unmarshal(body, &said); err != nil {
-		w.t.Errorf("a leg that is no JSON: %q", body)
-	}
+	assert.NoError(w.t, json.Unmarshal(body, &said), "a leg that is no JSON: %q", body)
 	if spec := said.KV["disagg_spec"]; spec != nil && json.Unmarshal(spec, &l.spec) != nil {
 		w.t.Errorf("disagg_spec: %s", spec)
 	}
@@ -173,9 +172,7 @@ func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.
 func (w *notifiedRig) leg(role instance.Role) *notifiedLeg {
 	w.t.Helper()
 	l := await(w.t, "a "+string(role)+" leg", w.legs)
-	if l.role != role {
-		w.t.Fatalf("a %s leg came where one for %s was due: %s", l.role, role, l.body)
-	}
+	require.True(w.t, l.role == role, "a %s leg came where one for %s was due: %s", l.role, role, l.body)
 	return l
 }
 
@@ -188,9 +185,7 @@ func (w *notifiedRig) roundTrip() {
 	w.notifyAll(p)
 	p.reply(ok)
 	d := w.leg(instance.Decode)
-	if d.tag != p.tag {
-		w.t.Fatalf("decode was sent for %s, due was %s", d.tag, p.tag)
-	}
+	require.True(w.t, d.tag == p.tag, "decode was sent for %s, due was %s", d.tag, p.tag)
 	d.reply(streams)
 	w.checkServed(got)
 }
@@ -224,17 +219,13 @@ func (w *notifiedRig) notifyAll(prefill *notifiedLeg) {
 
 // begin sends a request and returns the channel of its answer.
 func (w *notifiedRig) begin(ctx context.Context, body string) <-chan answer {
-	got := make(chan answer, 1)
-	go func() { got <- w.rig.postCtx(ctx, "/v1/chat/completions", body) }()
-	return got
+	return async(func() answer { return w.rig.postCtx(ctx, "/v1/chat/completions", body) })
 }
 
 // checkServed checks that an answer equals decode's stream.
 func (w *notifiedRig) checkServed(got <-chan answer) forward.Entry {
 	w.t.Helper()
 	a := await(w.t, "the answer", got)
-	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !strings.Contains(string(a.body), "[DONE]") {
-		w.t.Fatalf("%d %s", a.status, a.body)
-	}
+	a.require(w.t, http.StatusOK, "hello", "[DONE]")
 	return w.rig.entry()
 }

@@ -21,6 +21,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Eight ranks notify in any order: before the HTTP answer, after it, or some before and some after. The proxy
@@ -56,9 +58,8 @@ func TestNotifiedByEightRanks(t *testing.T) {
 				}
 			}
 			d := w.leg(instance.Decode)
-			if d.tag != p.tag || d.spec.ID != "" || !strings.Contains(string(d.body), `"tools"`) {
-				t.Errorf("decode got %s", d.body)
-			}
+			assert.True(t, d.tag == p.tag && d.spec.ID == "" && strings.Contains(string(d.body), `"tools"`),
+				"decode got %s", d.body)
 			d.reply(streams)
 			if e := w.checkServed(got); e.DecodeOnly != "" || e.Failed != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
 				t.Errorf("%+v", e)
@@ -81,23 +82,17 @@ func TestNotificationLost(t *testing.T) {
 	w.notify(3, first.spec.ID)
 	first.reply(ok)
 	second := w.leg(instance.Prefill) // and not decode
-	if second.address == first.address || second.spec.ID == first.spec.ID || second.tag == first.tag {
-		t.Fatalf("tried again as %s at %s", second.spec.ID, second.address)
-	}
+	require.True(t, second.address != first.address && second.spec.ID != first.spec.ID && second.tag != first.tag,
+		"tried again as %s at %s", second.spec.ID, second.address)
 	w.notify(ranks-1, first.spec.ID) // too late, and for an attempt that has ended
 	w.notifyAll(second)
 	second.reply(ok)
 	d := w.leg(instance.Decode)
-	if d.tag != second.tag {
-		t.Errorf("decode reads what %s left, not %s", d.tag, second.tag)
-	}
+	assert.True(t, d.tag == second.tag, "decode reads what %s left, not %s", d.tag, second.tag)
 	d.reply(streams)
-	if e := w.checkServed(got); e.Failed != 1 || e.Prefill != second.address {
-		t.Errorf("%+v", e)
-	}
-	if r := w.rig.rec.retried(); r != "prefill/not_notified" {
-		t.Errorf("retried: %s", r)
-	}
+	e := w.checkServed(got)
+	assert.True(t, e.Failed == 1 && e.Prefill == second.address, "%+v", e)
+	assert.Equal(t, w.rig.rec.retried(), "prefill/not_notified", "retried")
 }
 
 // With a single pair, an attempt without notifications is not repeated: a request waits at most once. Decode
@@ -120,24 +115,18 @@ func TestNotificationsNeverCome(t *testing.T) {
 			w.leg(instance.Prefill).reply(ok)
 		}
 		d := w.leg(instance.Decode)
-		if d.tag != "" || strings.Contains(string(d.body), "kv_transfer_params") {
-			t.Errorf("decode-only: %s", d.body)
-		}
+		assert.True(t, d.tag == "" && !strings.Contains(string(d.body), "kv_transfer_params"), "decode-only: %s", d.body)
 		d.reply(streams)
-		if e := w.checkServed(got); e.DecodeOnly != "not_notified" || (e.Failed == 1) != prefill {
-			t.Errorf("%+v", e)
-		}
+		e := w.checkServed(got)
+		assert.True(t, e.DecodeOnly == "not_notified" && (e.Failed == 1) == prefill, "%+v", e)
 	}
 	for range 3 {
-		if list := w.rig.handler.Unnotified(); len(list) > 0 {
-			t.Errorf("bypassed too early: %v", list)
-		}
+		assert.Len(t, w.rig.handler.Unnotified(), 0, "bypassed too early")
 		serve(true)
 	}
 	const expected = "tcp://10.0.0.1:8500 of the proxy (--lmcache-notify)"
-	if list := w.rig.handler.Unnotified(); len(list) != 1 || list[w.P[0].Key] != expected {
-		t.Errorf("bypassed: %v", list)
-	}
+	list := w.rig.handler.Unnotified()
+	assert.True(t, len(list) == 1 && list[w.P[0].Key] == expected, "bypassed: %v", list)
 	for range 5 {
 		serve(false)
 	}
@@ -162,9 +151,7 @@ func TestNotificationsNeverCome(t *testing.T) {
 		w.P[0] = &again
 		w.join()
 		w.roundTrip()
-		if list := w.rig.handler.Unnotified(); len(list) > 0 {
-			t.Errorf("bypassed after a restart of the %s: %v", name, list)
-		}
+		assert.Len(t, w.rig.handler.Unnotified(), 0, "bypassed after a restart of the %s", name)
 		for range 3 {
 			serve(true)
 		}
@@ -198,15 +185,12 @@ func TestNotificationsOfAnotherPrefill(t *testing.T) {
 	for range 4 {
 		got := w.begin(t.Context(), chatBody(true, ""))
 		p := w.leg(instance.Prefill)
-		if p.address == silent {
-			t.Error("sent to the silent instance")
-		}
+		assert.True(t, p.address != silent, "sent to the silent instance")
 		w.notifyAll(p)
 		p.reply(ok)
 		w.leg(instance.Decode).reply(streams)
-		if e := w.checkServed(got); e.DecodeOnly != "" || e.Failed != 0 {
-			t.Errorf("%+v", e)
-		}
+		e := w.checkServed(got)
+		assert.True(t, e.DecodeOnly == "" && e.Failed == 0, "%+v", e)
 	}
 }
 
@@ -219,9 +203,8 @@ func TestNotifications_NoneArrive(t *testing.T) {
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Prefill).reply(ok)
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != "not_notified" || e.Failed != 2 {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.True(t, e.DecodeOnly == "not_notified" && e.Failed == 2, "%+v", e)
 }
 
 // If the client leaves while prefill computes, between prefill's answer and the notifications, or while
@@ -244,9 +227,8 @@ func TestNotifiedClientLeaves(t *testing.T) {
 				l = w.leg(instance.Decode)
 			}
 			leave()
-			if e := w.rig.entry(); e.Outcome != relay.OutcomeClientGone {
-				t.Errorf("%+v", e)
-			}
+			e := w.rig.entry()
+			assert.Equal(t, e.Outcome, relay.OutcomeClientGone, "%+v", e)
 			await(t, "the end of the leg", l.left)
 			<-got
 			eventually(t, "the wait is over", func() bool { return w.waits.over.Load() == 1 })
@@ -264,13 +246,10 @@ func TestNotifiedPrefillRefuses(t *testing.T) {
 	got := w.begin(t.Context(), chatBody(true, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`))
 	w.leg(instance.Prefill).reply(fails(400))
 	d := w.leg(instance.Decode)
-	if n := w.rig.sched.InFlight(w.D[0].Key); n != 1 {
-		t.Errorf("%d legs in flight at decode, want 1", n)
-	}
+	assert.Equal(t, w.rig.sched.InFlight(w.D[0].Key), 1, "legs in flight at decode")
 	d.reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != "forced_tool" {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.Equal(t, e.DecodeOnly, "forced_tool", "%+v", e)
 }
 
 // If an instance of the pair leaves the membership or restarts while prefill computes, or while the proxy
@@ -304,16 +283,11 @@ func TestNotifiedInstanceRemoved(t *testing.T) {
 				again.reply(ok)
 				w.notify(0, again.spec.ID)
 				d := w.leg(instance.Decode)
-				if d.tag != again.tag {
-					t.Errorf("decode reads %s, sent was %s", d.tag, again.tag)
-				}
+				assert.True(t, d.tag == again.tag, "decode reads %s, sent was %s", d.tag, again.tag)
 				d.reply(streams)
-				if e := w.checkServed(got); e.Failed != 1 {
-					t.Errorf("%+v", e)
-				}
-				if r := w.rig.rec.retried(); r != string(role)+"/gone" {
-					t.Errorf("retried: %s", r)
-				}
+				e := w.checkServed(got)
+				assert.Equal(t, e.Failed, 1, "%+v", e)
+				assert.Equal(t, w.rig.rec.retried(), string(role)+"/gone", "retried")
 			})
 		}
 	}
@@ -337,9 +311,8 @@ func TestNotifiedUnfit(t *testing.T) {
 			}
 			got := w.begin(t.Context(), chatBody(true, ""))
 			w.leg(instance.Decode).reply(streams)
-			if e := w.checkServed(got); e.DecodeOnly != want {
-				t.Errorf("%+v", e)
-			}
+			e := w.checkServed(got)
+			assert.Equal(t, e.DecodeOnly, want, "%+v", e)
 		})
 	}
 }
@@ -355,9 +328,8 @@ func TestNotified_Unreceivable(t *testing.T) {
 	c.unheard.Store(&all)
 	got := w.begin(t.Context(), chatBody(true, ""))
 	w.leg(instance.Decode).reply(streams)
-	if e := w.checkServed(got); e.DecodeOnly != "not_heard" || e.Prefill != "" || e.Failed != 0 {
-		t.Errorf("%+v", e)
-	}
+	e := w.checkServed(got)
+	assert.True(t, e.DecodeOnly == "not_heard" && e.Prefill == "" && e.Failed == 0, "%+v", e)
 }
 
 // unheardNotifications cannot receive the notifications of one instance.
@@ -406,7 +378,5 @@ func TestNotified_CorrectAnswers(t *testing.T) {
 	}
 	all.Wait()
 	r.checkEngines()
-	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }); n != 0 {
-		t.Errorf("%d read too early", n)
-	}
+	assert.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), 0, "read too early")
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A decode engine that is paused or asleep answers probes, but refuses requests: streams with an error after
@@ -20,9 +21,8 @@ func TestPausedDecode(t *testing.T) {
 			r.D[0].Pause(true)
 			for range 3 {
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-				if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[1].Address() {
-					t.Errorf("%s, stream %t: %+v", mode, stream, e)
-				}
+				e := r.entry()
+				assert.True(t, e.DecodeOnly == "" && e.Decode == r.D[1].Address(), "%s, stream %t: %+v", mode, stream, e)
 			}
 			r.D[1].Pause(true)
 			a := r.post("/v1/chat/completions", body)
@@ -55,17 +55,14 @@ func TestDecodeTransferParams_Hidden(t *testing.T) {
 		a := r.post("/v1/chat/completions", body)
 		r.checkComplete(a, true, body)
 		r.entry()
-		if n := r.D[0].Counters(); n.TransfersMade != 1 || n.TransfersLoaded != 1 {
-			t.Errorf("stream %t: %+v", stream, n)
-		}
+		n := r.D[0].Counters()
+		assert.True(t, n.TransfersMade == 1 && n.TransfersLoaded == 1, "stream %t: %+v", stream, n)
 		for _, secret := range []string{"remote_host", "remote_engine_id", r.D[0].EngineID()} {
-			if bytes.Contains(a.body, []byte(secret)) {
-				t.Errorf("stream %t: the answer contains %s: %s", stream, secret, a.body)
-			}
+			assert.False(t, bytes.Contains(a.body, []byte(secret)),
+				"stream %t: the answer contains %s: %s", stream, secret, a.body)
 		}
-		if !bytes.Contains(a.body, []byte(`"kv_transfer_params":null`)) {
-			t.Errorf("stream %t: the answer has no kv_transfer_params: %s", stream, a.body)
-		}
+		assert.True(t, bytes.Contains(a.body, []byte(`"kv_transfer_params":null`)),
+			"stream %t: the answer has no kv_transfer_params: %s", stream, a.body)
 		r.checkEngines()
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // While instances leave, come back in another incarnation and leave again, every leg goes to the
@@ -51,9 +52,8 @@ func TestLegs_MembershipChanges(t *testing.T) {
 		for _, one := range list {
 			here[one.Address] = true
 		}
-		if !here[e.Prefill] || !here[e.Decode] {
-			t.Fatalf("step %d: %s and %s served, there were %v", step, e.Prefill, e.Decode, here)
-		}
+		require.True(t, here[e.Prefill] && here[e.Decode],
+			"step %d: %s and %s served, there were %v", step, e.Prefill, e.Decode, here)
 		for address := range engines {
 			want := before[address]
 			if address == e.Prefill || address == e.Decode {

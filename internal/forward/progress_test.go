@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // readingClient is an upstream client that reports when a decode leg waits for more bytes.
@@ -51,17 +52,15 @@ func TestStreamHeader_NotProgress(t *testing.T) {
 		if q.stream {
 			r.D[0].SetCore(fakevllm.CoreState{Hung: true})
 		}
-		done := make(chan answer, 1)
-		go func() { done <- r.postScenario(q) }()
+		done := async(func() answer { return r.postScenario(q) })
 		if q.stream {
 			select {
 			case <-c.waiting:
 			case a := <-done:
 				t.Fatalf("answered by a core that hangs: %+v", a)
 			}
-			if n := r.sched.Loads.Progress(k); n != 0 {
-				t.Errorf("a core that hangs has made progress %d times", n)
-			}
+			n := r.sched.Loads.Progress(k)
+			assert.True(t, n == 0, "a core that hangs has made progress %d times", n)
 			r.D[0].SetCore(fakevllm.CoreState{})
 		}
 		r.checkWhole(q, <-done)

@@ -26,6 +26,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // observer counts the reports of the queue.
@@ -143,9 +145,8 @@ func sendQueued(t *testing.T, r *rig, q *admission.Queues, names ...string) []st
 		class, rest, _ := strings.Cut(name, "/")
 		key, _, _ := strings.Cut(rest, "/")
 		clients.Go(func() {
-			if a := r.post(queuedPath, queuedBody(name), "X-Priority", class, "X-Key", key, "X-Highest", "interactive"); a.status != http.StatusOK {
-				t.Errorf("%s: %d %s", name, a.status, a.body)
-			}
+			a := r.post(queuedPath, queuedBody(name), "X-Priority", class, "X-Key", key, "X-Highest", "interactive")
+			assert.Equal(t, a.status, http.StatusOK, "%s: %s", name, a.body)
 		})
 		waiting(t, q, i+1)
 	}
@@ -170,12 +171,9 @@ func TestQueueOrder(t *testing.T) {
 	r, q, seen := startQueue(t, admission.On, nil)
 	got := sendQueued(t, r, q, "batch/a/1", "default/a/1", "default/a/2", "default/a/3", "default/b/1", "default/b/2", "interactive/c/1", "batch/a/2")
 	want := "interactive/c/1 default/a/1 default/b/1 default/a/2 default/b/2 default/a/3 batch/a/1 batch/a/2"
-	if strings.Join(got, " ") != want {
-		t.Errorf("%v, want %s", got, want)
-	}
-	if seen.of("default waited") != 5 || seen.of("batch waited") != 2 || seen.of("interactive waited") != 1 {
-		t.Errorf("%v", seen.seen)
-	}
+	assert.Equal(t, strings.Join(got, " "), want, got)
+	assert.True(t, seen.of("default waited") == 5 && seen.of("batch waited") == 2 && seen.of("interactive waited") == 1,
+		"%v", seen.seen)
 }
 
 // While no prefill instance can be reached, requests wait for decode, which computes their prompts.
@@ -191,14 +189,11 @@ func TestQueueWithoutPrefill(t *testing.T) {
 	r.tracker.Eject(r.sched.Usable(instance.Prefill, model, nil)[0].Instance, "killed")
 	decode := r.sched.Usable(instance.Decode, model, nil)[0].Load
 	decode.Waiting.Add(1000)
-	answered := make(chan answer, 1)
-	go func() { answered <- r.post(queuedPath, queuedBody("x")) }()
+	answered := async(func() answer { return r.post(queuedPath, queuedBody("x")) })
 	waiting(t, q, 1)
 	decode.Waiting.Add(-1000)
 	q.Wake()
-	if a := <-answered; a.status != http.StatusOK {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	(<-answered).check(t, http.StatusOK)
 }
 
 // In mode observe, every request passes at once, and the decisions of the queue are only counted.
@@ -234,9 +229,7 @@ func TestQueueLeaveAndStop(t *testing.T) {
 	left := make(chan struct{})
 	go func() {
 		defer close(left)
-		if a := r.postCtx(ctx, queuedPath, queuedBody("x")); a.status != 0 {
-			t.Error("answered")
-		}
+		r.postCtx(ctx, queuedPath, queuedBody("x")).check(t, 0)
 	}()
 	waiting(t, q, 1)
 	leave()
@@ -245,16 +238,11 @@ func TestQueueLeaveAndStop(t *testing.T) {
 	if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Refused != "" {
 		t.Errorf("%+v", e)
 	}
-	if a := r.post("/tokenize", `{"model":"m","prompt":"x"}`); a.status != http.StatusOK {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	r.post("/tokenize", `{"model":"m","prompt":"x"}`).check(t, http.StatusOK)
 	r.entry()
-	if a := r.post(queuedPath, `{"model":"m","prompt":"x","max_tokens":-1}`); a.status != http.StatusBadRequest {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	r.post(queuedPath, `{"model":"m","prompt":"x","max_tokens":-1}`).check(t, http.StatusBadRequest)
 	r.entry()
-	answered := make(chan answer, 1)
-	go func() { answered <- r.post(queuedPath, queuedBody("x")) }()
+	answered := async(func() answer { return r.post(queuedPath, queuedBody("x")) })
 	waiting(t, q, 1)
 	q.Close()
 	for range 2 {
@@ -264,9 +252,7 @@ func TestQueueLeaveAndStop(t *testing.T) {
 		}
 		answered <- r.post(queuedPath, queuedBody("x"))
 	}
-	if seen.of("default refused stopping") != 3 {
-		t.Errorf("%v", seen.seen)
-	}
+	assert.Equal(t, seen.of("default refused stopping"), 3, seen.seen)
 }
 
 // A request that would wait too long is refused at once, if the engines report that they are full.
@@ -280,9 +266,7 @@ func TestQueueRefuses(t *testing.T) {
 	defer func() { leave(); clients.Wait() }()
 	wait := func(n int, class string) {
 		clients.Go(func() {
-			if a := r.postCtx(ctx, queuedPath, queuedBody("x"), "X-Priority", class); a.status != 0 {
-				t.Error("answered")
-			}
+			r.postCtx(ctx, queuedPath, queuedBody("x"), "X-Priority", class).check(t, 0)
 		})
 		waiting(t, q, n)
 	}
@@ -419,21 +403,15 @@ func TestQueueAgain_Ends(t *testing.T) {
 				}
 				return nil
 			})
-			testkit.Eventually(t, waitLimit, func() error {
-				if n := prefillLoad(r).InFlight.Load(); n != 0 {
-					return fmt.Errorf("%d requests count at prefill while it waits", n)
-				}
-				return nil
-			})
+			testkit.EventuallyEqual(t, waitLimit, prefillLoad(r).InFlight.Load, 0, "requests at prefill while it waits")
 			if tt.body == "" {
 				leave()
 			} else {
 				q.Close()
 			}
 			client.Wait()
-			if e := r.entry(); e.Outcome != tt.outcome {
-				t.Errorf("%+v", e)
-			}
+			e := r.entry()
+			assert.Equal(t, e.Outcome, tt.outcome, "%+v", e)
 		})
 	}
 }
@@ -445,9 +423,7 @@ func TestQueueAgain_StoredResponse(t *testing.T) {
 	id := r.stored("")
 	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: 4})
 	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
-	if a.status != http.StatusOK {
-		t.Errorf("%d %s", a.status, a.body)
-	}
+	a.check(t, http.StatusOK)
 }
 
 // A request that falls back to another target of its model route waits for that target's engines. If they are
@@ -525,20 +501,14 @@ func TestQueue_Labels(t *testing.T) {
 	r, _ = startRoutes(t, []string{model, model}, map[string][]string{"stable": {"100:m{pair=0}", "0:m{pair=1}"}, "canary": {"100:m{pair=1}"}},
 		func(o *forward.Options) { o.Queue = q })
 	stable := r.sched.Usable(instance.Prefill, model, target(t, "100:m{pair=0}").Labels)
-	if len(stable) != 1 {
-		t.Fatal(stable)
-	}
+	require.Len(t, stable, 1)
 	stable[0].Load.Waiting.Add(1000)
 	var client sync.WaitGroup
 	client.Go(func() {
-		if got := r.targetOf("stable", false, "session-id", "a"); got != "m{pair=0}" {
-			t.Error(got)
-		}
+		assert.Equal(t, r.targetOf("stable", false, "session-id", "a"), "m{pair=0}")
 	})
 	waitingFor(t, q, "m{pair=0}", 1)
-	if got := r.targetOf("canary", false); got != "m{pair=1}" {
-		t.Error(got)
-	}
+	assert.Equal(t, r.targetOf("canary", false), "m{pair=1}")
 	stable[0].Load.Waiting.Add(-1000)
 	q.Wake()
 	client.Wait()
@@ -580,9 +550,8 @@ func TestQueue_StoredResponse(t *testing.T) {
 	defer client.Wait()
 	defer leave()
 	eventually(t, "the stream", func() bool { return r.D[0].Counters().Faults == 1 })
-	if a := r.post(queuedPath, queuedBody("x"), "X-Request-Timeout", "1"); a.status != http.StatusOK || seen.of("default waited") != 0 {
-		t.Errorf("%d %s: %v", a.status, a.body, seen.seen)
-	}
+	a := r.post(queuedPath, queuedBody("x"), "X-Request-Timeout", "1")
+	assert.True(t, a.status == http.StatusOK && seen.of("default waited") == 0, "%d %s: %v", a.status, a.body, seen.seen)
 }
 
 // A client leaves while its request waits, in the queue or to be sent again. Its key is charged for the
@@ -627,9 +596,8 @@ func TestQueue_KeyLimit(t *testing.T) {
 			if i == 0 && tc.computed {
 				continue
 			}
-			if a := r.post(queuedPath, queuedBody("x"), "X-Key", "a"); a.status != want {
-				t.Errorf("%+v: %d %s, want %d", tc, a.status, a.body, want)
-			}
+			a := r.post(queuedPath, queuedBody("x"), "X-Key", "a")
+			assert.Equal(t, a.status, want, "%+v: %s", tc, a.body)
 		}
 	}
 }
@@ -645,9 +613,7 @@ func TestQueueCache(t *testing.T) {
 	body := func(name string) string {
 		return `{"model":"m","max_tokens":2,"prompt":"` + strings.Repeat(name+" ", 1500) + `"}`
 	}
-	if a := r.post(queuedPath, body("first")); a.status != http.StatusOK {
-		t.Fatalf("%d %s", a.status, a.body)
-	}
+	r.post(queuedPath, body("first")).require(t, http.StatusOK)
 	occupy(r, 500)
 	r.sched.Loads.SetEngine(r.sched.Usable(instance.Prefill, model, nil)[0].Instance.Key, &policy.Engine{
 		At: time.Now(), Ranks: []policy.Rank{{Running: 1}}, All: policy.Rank{Running: 1},
@@ -656,14 +622,10 @@ func TestQueueCache(t *testing.T) {
 	if a := r.post(queuedPath, body("other"), "X-Request-Timeout", "10"); a.status != http.StatusTooManyRequests || !strings.Contains(string(a.body), admission.ReasonWait) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	if n := prefillLoad(r).InFlight.Load(); n != inFlight {
-		t.Errorf("%d requests in flight, want %d", n, inFlight)
-	}
+	assert.Equal(t, prefillLoad(r).InFlight.Load(), inFlight, "requests in flight")
 	var clients sync.WaitGroup
 	clients.Go(func() {
-		if a := r.post(queuedPath, body("first"), "X-Request-Timeout", "10"); a.status != http.StatusOK {
-			t.Errorf("%d %s", a.status, a.body)
-		}
+		r.post(queuedPath, body("first"), "X-Request-Timeout", "10").check(t, http.StatusOK)
 	})
 	waiting(t, q, 1)
 	occupy(r, -500)
@@ -703,9 +665,8 @@ func TestQueueEnginePriority(t *testing.T) {
 			}
 			return in
 		})
-		if a := r.post(queuedPath, `{`+tc.body+queuedBody("x")[1:], "X-Priority", tc.class, "X-Api-Key", tc.key); a.status != http.StatusOK {
-			t.Errorf("%v: %d %s", tc, a.status, a.body)
-		}
+		a := r.post(queuedPath, `{`+tc.body+queuedBody("x")[1:], "X-Priority", tc.class, "X-Api-Key", tc.key)
+		assert.Equal(t, a.status, http.StatusOK, "%v: %s", tc, a.body)
 		for role, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
 			requests := engine.Requests()
 			body := string(requests[slices.IndexFunc(requests, func(r fakevllm.Request) bool { return r.Path == queuedPath })].Body)

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -142,9 +143,7 @@ func TestRanksServe(t *testing.T) {
 		short[i] -= before[i]
 	}
 	spread(t, "prefill, short prompts", short)
-	if got := r.rec.retried(); got != "" {
-		t.Errorf("retried %q", got)
-	}
+	assert.Equal(t, r.rec.retried(), "", "retried")
 	r.checkEnginesAndClose()
 }
 
@@ -168,9 +167,7 @@ func TestRanksKeepTheirPrefixes(t *testing.T) {
 	for _, rank := range has {
 		used[rank] = true
 	}
-	if len(used) != prefillRanks {
-		t.Errorf("%d ranks were used: %v", len(used), used)
-	}
+	assert.Len(t, used, prefillRanks, "ranks were used")
 	// By the engine's numbers, a chat's last turn is cached except for its new part.
 	for chat := range chats {
 		body := turnBody(chat, turns+1, false)
@@ -183,9 +180,7 @@ func TestRanksKeepTheirPrefixes(t *testing.T) {
 				} `json:"prompt_tokens_details"`
 			} `json:"usage"`
 		}
-		if err := json.Unmarshal(a.body, &said); err != nil {
-			t.Fatalf("%v: %s", err, a.body)
-		}
+		require.NoError(t, json.Unmarshal(a.body, &said), "%s", a.body)
 		if possible := said.Usage.Prompt * turns / (turns + 1); said.Usage.Details.Cached < possible*9/10 {
 			t.Errorf("chat %d: %d of %d tokens cached", chat, said.Usage.Details.Cached, possible)
 		}
@@ -201,13 +196,9 @@ func TestRanksFail(t *testing.T) {
 	const n = 100
 	eightAtATime(n, func(i int) { r.checkTurn(i, 1) })
 	retried := r.rec.retried()
-	if !strings.Contains(retried, "prefill/status_5xx") || !strings.Contains(retried, "decode/lost") {
-		t.Errorf("retried %q", retried)
-	}
+	assert.Contains(t, retried, "prefill/status_5xx", "decode/lost")
 	for _, k := range []instance.Key{key(instance.Prefill, r.P[0]), key(instance.Decode, r.D[0])} {
-		if !r.tracker.Available(k) {
-			t.Errorf("%s is ejected for one of its ranks", k)
-		}
+		assert.True(t, r.tracker.Available(k), "%s is ejected for one of its ranks", k)
 	}
 	r.checkEnginesAndClose()
 }
@@ -229,9 +220,7 @@ func TestRanksChange(t *testing.T) {
 		eventually(t, "it is not ejected", func() bool { return r.tracker.Available(k) })
 	}
 	eightAtATime(64, func(i int) { r.checkTurn(i, 2) })
-	if retried := r.rec.retried(); !strings.Contains(retried, "prefill/rank_missing") || !strings.Contains(retried, "decode/rank_missing") {
-		t.Errorf("retried %q", retried)
-	}
+	assert.Contains(t, r.rec.retried(), "prefill/rank_missing", "decode/rank_missing")
 	for _, n := range append(requestsPerRank(r.P[0]), requestsPerRank(r.D[0])...) {
 		if n == 0 {
 			t.Errorf("given %v and %v", requestsPerRank(r.P[0]), requestsPerRank(r.D[0]))
@@ -265,27 +254,23 @@ func TestWantedRanks(t *testing.T) {
 	t.Parallel()
 	r := startRanks(t)
 	for i := range 8 {
-		if a := r.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", "1"); a.status != http.StatusOK {
-			t.Fatalf("%d: %s", a.status, a.body)
-		}
+		r.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", "1").require(t, http.StatusOK)
 	}
 	if p := requestsPerRank(r.P[0]); p[1] == 8 {
 		t.Errorf("a client without the right chose its rank: %v", p)
 	}
 	may := startRanks(t, func(o *forward.Options) { o.Ranked = func(*http.Request) bool { return true } })
 	for i, rank := range []string{"1", "1", "3", "3", "x", "-1", ""} {
-		if a := may.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", rank); a.status != http.StatusOK {
-			t.Fatalf("%q: %d: %s", rank, a.status, a.body)
-		}
+		a := may.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", rank)
+		require.True(t, a.status == http.StatusOK, "%q: %d: %s", rank, a.status, a.body)
 		if i == 1 {
 			if p, d := requestsPerRank(may.P[0]), requestsPerRank(may.D[0]); !slices.Equal(p, []int64{0, 2, 0, 0}) || !slices.Equal(d, []int64{0, 2}) {
 				t.Errorf("rank 1: prefill %v, decode %v", p, d)
 			}
 		}
 		if i == 3 {
-			if p := requestsPerRank(may.P[0]); !slices.Equal(p, []int64{0, 2, 0, 2}) {
-				t.Errorf("rank 3, which decode does not have: prefill %v", p)
-			}
+			assert.EqualSlices(t, requestsPerRank(may.P[0]), []int64{0, 2, 0, 2},
+				"rank 3, which decode does not have: prefill")
 		}
 	}
 }

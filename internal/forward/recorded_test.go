@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
@@ -45,9 +46,8 @@ func TestRecordedAgents(t *testing.T) {
 				if p.Requests != want || d.Requests != int64(len(rec.Exchanges)) || why == "" && d.LocalPrefills != 0 {
 					t.Errorf("%d legs to prefill, %d to decode, which computed %d prompts", p.Requests, d.Requests, d.LocalPrefills)
 				}
-				if mode != fakevllm.Plain && d.TransfersLoaded != want {
-					t.Errorf("%d KV transfers were loaded, want %d", d.TransfersLoaded, want)
-				}
+				assert.False(t, mode != fakevllm.Plain && d.TransfersLoaded != want,
+					"%d KV transfers were loaded, want %d", d.TransfersLoaded, want)
 				r.checkEngines()
 			})
 		}
@@ -69,9 +69,8 @@ func TestRecordedAgentsWhole(t *testing.T) {
 				want := x
 				require.NoError(t, x.Ask(t.Context(), http.DefaultClient, r.URL))
 				require.NoError(t, want.Ask(t.Context(), http.DefaultClient, single.URL()))
-				if x.Status != http.StatusOK || len(x.Events) != 1 || x.Events[0][0] != '{' {
-					t.Fatalf("%d %.300q", x.Status, x.Events)
-				}
+				require.True(t, x.Status == http.StatusOK && len(x.Events) == 1 && x.Events[0][0] == '{',
+					"%d %.300q", x.Status, x.Events)
 				// As the data of an event, the answers are normalized like events.
 				r.sameEvents([]string{"whole\ndata: " + x.Events[0]}, []string{"whole\ndata: " + want.Events[0]})
 			}
@@ -106,17 +105,13 @@ func (r *rig) replay(x *agents.Exchange, single *fakevllm.Server, mode fakevllm.
 
 func (r *rig) sameEvents(got, want []string) {
 	r.t.Helper()
-	if len(got) != len(want) {
-		r.t.Fatalf("%d events, want %d\n%q", len(got), len(want), got)
-	}
+	require.Len(r.t, got, len(want), "events")
 	for i := range want {
 		g, err := agents.Steady(got[i])
 		require.NoError(r.t, err)
 		w, err := agents.Steady(want[i])
 		require.NoError(r.t, err)
-		if g != w {
-			r.t.Errorf("event %d\n%s, want\n%s", i, g, w)
-		}
+		assert.True(r.t, g == w, "event %d\n%s, want\n%s", i, g, w)
 	}
 }
 
@@ -125,9 +120,7 @@ func (r *rig) sameEvents(got, want []string) {
 func (r *rig) sameBody(sent, got []byte, transfer bool) {
 	r.t.Helper()
 	if !transfer {
-		if !bytes.Equal(sent, got) {
-			r.t.Errorf("decode got\n%.300s, sent was\n%.300s", got, sent)
-		}
+		assert.True(r.t, bytes.Equal(sent, got), "decode got\n%.300s, sent was\n%.300s", got, sent)
 		return
 	}
 	more := len(got) - len(sent)
@@ -135,9 +128,8 @@ func (r *rig) sameBody(sent, got []byte, transfer bool) {
 	for at < len(sent) && sent[at] == got[at] {
 		at++
 	}
-	if more <= 0 || !bytes.Equal(sent[at:], got[at+more:]) {
-		r.t.Fatalf("decode got\n%.300s, sent was\n%.300s", got, sent)
-	}
+	require.True(r.t, more > 0 && bytes.Equal(sent[at:], got[at+more:]),
+		"decode got\n%.300s, sent was\n%.300s", got, sent)
 	// at may be too high: the inserted part may begin like the rest of the body, with a quote or a comma.
 	var v map[string]json.RawMessage
 	for back := range min(at, 4) {
@@ -155,9 +147,8 @@ func (r *rig) sameBody(sent, got []byte, transfer bool) {
 func (r *rig) sameHeader(sent, got http.Header) {
 	r.t.Helper()
 	for name, values := range sent {
-		if name != "Connection" && name != "Accept-Encoding" && !slices.Equal(got[name], values) {
-			r.t.Errorf("decode got %s: %q, sent was %q", name, got[name], values)
-		}
+		assert.False(r.t, name != "Connection" && name != "Accept-Encoding" && !slices.Equal(got[name], values),
+			"decode got %s: %q, sent was %q", name, got[name], values)
 	}
 }
 
@@ -168,9 +159,8 @@ func (r *rig) samePrompt(sent, got []byte) {
 	require.NoError(r.t, json.Unmarshal(sent, &s))
 	require.NoError(r.t, json.Unmarshal(got, &g))
 	for _, name := range []string{"messages", "input", "system", "tools", "tool_choice", "thinking", "reasoning"} {
-		if !bytes.Equal(s[name], g[name]) {
-			r.t.Errorf("prefill got another %s:\n%.300s, sent was\n%.300s", name, g[name], s[name])
-		}
+		assert.True(r.t, bytes.Equal(s[name], g[name]),
+			"prefill got another %s:\n%.300s, sent was\n%.300s", name, g[name], s[name])
 	}
 	if limit := string(g["max_tokens"]) + string(g["max_output_tokens"]); limit != "1" || string(g["stream"]) == "true" {
 		r.t.Errorf("prefill is to make %s tokens, stream %s", limit, g["stream"])

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -30,9 +31,8 @@ func TestEncodedBodies(t *testing.T) {
 			t.Errorf("%s: %d %s, logged as %d", path, a.status, a.body, e.Status)
 		}
 	}
-	if got := r.rec.askOutcomes(); got != "" || len(posted(r.D[0])) != 0 {
-		t.Errorf("asked: %q", got)
-	}
+	got := r.rec.askOutcomes()
+	assert.True(t, got == "" && len(posted(r.D[0])) == 0, "asked: %q", got)
 	if a := r.post("/v1/completions", `{"model":"m","prompt":"a","max_tokens":1}`, "Content-Encoding", "identity"); a.status != http.StatusOK {
 		t.Errorf("identity: %d %s", a.status, a.body)
 	}
@@ -63,9 +63,7 @@ func TestAnswerToAnOversizedBody(t *testing.T) {
 			_, _ = io.WriteString(c, "\r\n0\r\n\r\n")
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		require.NoError(t, err, name)
 		body, err := io.ReadAll(resp.Body)
 		if resp.StatusCode != http.StatusRequestEntityTooLarge || err != nil || !resp.Close || !strings.Contains(string(body), "--max-body-bytes") {
 			t.Errorf("%s: %s %s, closes %t, %v", name, resp.Status, body, resp.Close, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -127,9 +128,8 @@ func TestRestartBeforeTheSecondDecode(t *testing.T) {
 		body := chatBody(true, "")
 		r.afterRestart(r.post(chatPath, body), body)
 		d := r.D[1].Counters()
-		if d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 || legs(r.P) != 2 {
-			t.Errorf("%d prefills: %+v", legs(r.P), d)
-		}
+		assert.True(t, d.TransfersLoaded == 1 && d.TransfersRefused == 0 && d.LocalPrefills == 0 && legs(r.P) == 2,
+			"%d prefills: %+v", legs(r.P), d)
 	})
 }
 
@@ -147,8 +147,7 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.BeforeRead, Times: 1})
 		body := chatBody(true, "")
-		got := make(chan answer, 1)
-		go func() { got <- r.post("/v1/chat/completions", body) }()
+		got := async(func() answer { return r.post("/v1/chat/completions", body) })
 		await(t, "prefill's answer", answered)
 		eventually(t, "decode has its leg", func() bool { return r.D[0].Counters().Faults == 1 })
 		r.restart(r.P[0], true)
@@ -156,9 +155,8 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		if e := r.entry(); e.DecodeOnly != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
 			t.Errorf("%+v, retried %q", e, r.rec.retried())
 		}
-		if d := r.D[0].Counters(); d.TransfersLoaded != 1 || d.TransfersRefused != 0 || d.LocalPrefills != 0 {
-			t.Errorf("%+v", d)
-		}
+		d := r.D[0].Counters()
+		assert.True(t, d.TransfersLoaded == 1 && d.TransfersRefused == 0 && d.LocalPrefills == 0, "%+v", d)
 	})
 }
 
@@ -179,9 +177,8 @@ func TestRestartBeforeTheCommit(t *testing.T) {
 			body := chatBody(stream, "")
 			a := r.post("/v1/chat/completions", body)
 			r.checkComplete(a, true, body)
-			if legs(r.P) != 2 || r.rec.retried() != "prefill/gone" {
-				t.Errorf("stream %v: %d prefills, retried %q", stream, legs(r.P), r.rec.retried())
-			}
+			assert.True(t, legs(r.P) == 2 && r.rec.retried() == "prefill/gone",
+				"stream %v: %d prefills, retried %q", stream, legs(r.P), r.rec.retried())
 		}
 	})
 }
@@ -201,8 +198,7 @@ func TestUnannouncedRestart(t *testing.T) {
 		r.rec.onHanded = func() { r.restart(r.P[0], false) }
 		body := chatBody(true, "")
 		r.afterRestart(r.post(chatPath, body), body)
-		if d := r.D[0].Counters(); d.TransfersRefused != 1 || d.TransfersLoaded+d.LocalPrefills != 1 {
-			t.Errorf("%+v", d)
-		}
+		d := r.D[0].Counters()
+		assert.True(t, d.TransfersRefused == 1 && d.TransfersLoaded+d.LocalPrefills == 1, "%+v", d)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
@@ -67,9 +68,7 @@ func TestEveryRouteOfVLLM(t *testing.T) {
 	r := startTuned(t, fakevllm.NIXL, 2, 2, tuning{sched: noProbes}) // engines must not get GET /health
 	whole := r.router(t)
 	rows, own, err := routes.Table("../../docs/reference/routes.md")
-	if err != nil || len(rows) < 80 || len(own) == 0 {
-		t.Fatalf("%d rows, %d own, %v", len(rows), len(own), err)
-	}
+	require.True(t, err == nil && len(rows) >= 80 && len(own) != 0, "%d rows, %d own, %v", len(rows), len(own), err)
 	for _, row := range rows {
 		r.checkRow(t, row, whole)
 	}
@@ -110,26 +109,22 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 	reason := a.header.Get("X-Pd-Decode-Only")
 	switch row.Verdict {
 	case routes.PD:
-		if a.status != http.StatusOK || roles != 2 || reason != "" {
-			t.Errorf("%s: %d %s, decode-only %q, %d roles", row.Route, a.status, a.body, reason, roles)
-		}
+		assert.True(t, a.status == http.StatusOK && roles == 2 && reason == "",
+			"%s: %d %s, decode-only %q, %d roles", row.Route, a.status, a.body, reason, roles)
 	case routes.Passed:
 		want := strings.Replace(body, `,"kv_transfer_params":{"remote_host":"x"}`, "", 1)
-		if len(got) != 1 || got[0] != want || a.header.Get("Server") != "uvicorn" {
-			t.Errorf("%s: %d %v %s, engines got %q", row.Route, a.status, a.header, a.body, got)
-		}
+		assert.True(t, len(got) == 1 && got[0] == want && a.header.Get("Server") == "uvicorn",
+			"%s: %d %v %s, engines got %q", row.Route, a.status, a.header, a.body, got)
 		if generates := strings.Contains(row.Note, "X-PD-Decode-Only: route"); generates != (reason == "route") || !generates && reason != "" {
 			t.Errorf("%s: decode-only %q", row.Route, reason)
 		}
 	case routes.FannedTo:
-		if a.status != http.StatusNotFound || len(got) != 0 {
-			t.Errorf("%s without the key: %d %s, %d engines", row.Route, a.status, a.body, len(got))
-		}
+		assert.True(t, a.status == http.StatusNotFound && len(got) == 0,
+			"%s without the key: %d %s, %d engines", row.Route, a.status, a.body, len(got))
 		r.request(t, url, row, path, body, contentType, "X-Api-Key", adminKey)
 		for _, e := range engines {
-			if n := len(received(e, row.Route.Method(), path)); n != 1 {
-				t.Errorf("%s: an engine got %d requests", row.Route, n)
-			}
+			n := len(received(e, row.Route.Method(), path))
+			assert.True(t, n == 1, "%s: an engine got %d requests", row.Route, n)
 		}
 	case routes.Answered:
 		// For the list of models, the proxy itself sends the engines a GET.
@@ -158,8 +153,6 @@ func (r *rig) request(t *testing.T, url string, row routes.Row, path, body, cont
 	req.Header.Set("Content-Type", contentType)
 	req.Close = method == http.MethodPut || len(header) > 2
 	a := do(http.DefaultClient, req)
-	if a.err != nil {
-		t.Fatalf("%s: %v", row.Route, a.err)
-	}
+	require.NoError(t, a.err, row.Route)
 	return a
 }

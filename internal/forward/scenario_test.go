@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const chatPath = "/v1/chat/completions"
@@ -175,19 +176,15 @@ func (r *rig) checkRefused(q scenario, a answer, status int, says string) {
 // cleanly.
 func (r *rig) checkBroken(q scenario, a answer) {
 	r.t.Helper()
-	if a.status != http.StatusOK || a.err == nil {
-		r.t.Fatalf("status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)
-	}
+	require.True(r.t, a.status == http.StatusOK && a.err != nil,
+		"status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)
 	event := "data: {\"error\":"
 	if q.path != chatPath && q.path != generatePath {
 		event = "event: error\ndata: {\"type\":\"error\","
 	}
-	if i := strings.LastIndex(string(a.body), event); i < 0 || strings.Count(string(a.body[i:]), "\n\n") != 1 {
-		r.t.Fatalf("its last event is no error: %s", a.body)
-	}
+	i := strings.LastIndex(string(a.body), event)
+	require.True(r.t, i >= 0 && strings.Count(string(a.body[i:]), "\n\n") == 1, "its last event is no error: %s", a.body)
 	for _, end := range []string{"[DONE]", "message_stop", "response.completed", "response.incomplete"} {
-		if strings.Contains(string(a.body), end) {
-			r.t.Fatalf("%s: %s", end, a.body)
-		}
+		require.False(r.t, strings.Contains(string(a.body), end), "%s: %s", end, a.body)
 	}
 }

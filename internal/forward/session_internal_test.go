@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
@@ -29,18 +30,13 @@ func TestKnownSessionsOfRecordings(t *testing.T) {
 			require.NoError(t, err)
 			byBody[known.ofBody(r)] = true
 		}
-		if len(byHeader) != 1 || byHeader[""] {
-			t.Errorf("%s: sessions by header %v", rec.Agent, byHeader)
-		}
+		assert.True(t, len(byHeader) == 1 && !byHeader[""], "%s: sessions by header %v", rec.Agent, byHeader)
 		// Claude Code has no field for its session.
-		if len(byBody) != 1 || byBody[""] != (rec.Agent == "@anthropic-ai/claude-code") {
-			t.Errorf("%s: sessions by body %v", rec.Agent, byBody)
-		}
+		assert.True(t, len(byBody) == 1 && byBody[""] == (rec.Agent == "@anthropic-ai/claude-code"),
+			"%s: sessions by body %v", rec.Agent, byBody)
 	}
 	for _, name := range knownSessionHeaders {
-		if !seen[name] || http.CanonicalHeaderKey(name) != name {
-			t.Errorf("no recording has the header %s", name)
-		}
+		assert.True(t, seen[name] && http.CanonicalHeaderKey(name) == name, "no recording has the header %s", name)
 	}
 }
 
@@ -73,9 +69,7 @@ func TestSessionsOfRequests(t *testing.T) {
 		if got == "" {
 			got = tt.s.ofBody(r)
 		}
-		if got != tt.want {
-			t.Errorf("%s: session %.20q, want %q", tt.name, got, tt.want)
-		}
+		assert.Equal(t, got, tt.want, "%s: session", tt.name)
 	}
 }
 
@@ -93,7 +87,5 @@ func plainChat(t testing.TB) (http.Header, *request.Request) {
 func TestNoSession_NoAllocations(t *testing.T) {
 	h, r := plainChat(t)
 	s := Sessions{Known: true}
-	if n := testing.AllocsPerRun(100, func() { _ = s.ofHeader(h) + s.ofBody(r) }); n != 0 {
-		t.Errorf("%g allocations", n)
-	}
+	assert.Equal(t, testing.AllocsPerRun(100, func() { _ = s.ofHeader(h) + s.ofBody(r) }), 0, "allocations")
 }

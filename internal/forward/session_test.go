@@ -10,6 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // pairOf sends a chat request and returns the pair that served it.
@@ -30,21 +32,16 @@ func TestSessionsKeepTheirPair(t *testing.T) {
 		first := pairOf(r, "Session-Id", id)
 		pairs[first] = true
 		for range 3 {
-			if next := pairOf(r, "Session-Id", id); next != first {
-				t.Errorf("session %s went from %s to %s", id, first, next)
-			}
+			next := pairOf(r, "Session-Id", id)
+			assert.True(t, next == first, "session %s went from %s to %s", id, first, next)
 		}
 	}
-	if len(pairs) < 2 {
-		t.Errorf("all sessions are on %v", pairs)
-	}
+	assert.True(t, len(pairs) >= 2, "all sessions are on %v", pairs)
 	turns := map[string]bool{}
 	for range 3 {
 		turns[pairOf(r)] = true
 	}
-	if len(turns) != 3 {
-		t.Errorf("without a session 3 requests went to %v", turns)
-	}
+	assert.Len(t, turns, 3, "without a session 3 requests went to")
 	r.checkEngines()
 }
 
@@ -59,9 +56,7 @@ func TestSession_InstanceLost(t *testing.T) {
 		}
 	}
 	a := r.post("/v1/chat/completions", chatBody(true, ""), "Session-Id", "s")
-	if a.status != http.StatusOK || a.err != nil {
-		t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
-	}
+	require.True(t, a.status == http.StatusOK && a.err == nil, "%d, %v: %s", a.status, a.err, a.body)
 	r.checkComplete(a, true, chatBody(true, ""))
 }
 
@@ -69,9 +64,8 @@ func TestSession_InstanceLost(t *testing.T) {
 func TestSessionHeader_IgnoredByDefault(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 2, 2, nil)
-	if a, b := pairOf(r, "Session-Id", "s"), pairOf(r, "Session-Id", "s"); a == b {
-		t.Errorf("both requests went to %s", a)
-	}
+	a, b := pairOf(r, "Session-Id", "s"), pairOf(r, "Session-Id", "s")
+	assert.True(t, a != b, "both requests went to %s", a)
 }
 
 // A session whose instance is overloaded is served by another one, and the answer and the log have the
@@ -95,9 +89,8 @@ func TestSession_SkipsOverloaded(t *testing.T) {
 		t.Errorf("served by %s: %q in the answer, %q in the log", then.Get("X-Pd-Decode"), then.Get("X-Pd-Elsewhere"), e.Elsewhere())
 	}
 	r.sched.Loads.SetOthers(nil)
-	if back := ask().header; back.Get("X-Pd-Decode") != home {
-		t.Errorf("idle again, and %s serves", back.Get("X-Pd-Decode"))
-	}
+	back := ask().header
+	assert.True(t, back.Get("X-Pd-Decode") == home, "idle again, and %s serves", back.Get("X-Pd-Decode"))
 	r.checkEngines()
 }
 

@@ -16,6 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Both edits preserve every form of limits and prompts that clients send.
@@ -50,9 +52,7 @@ func TestRequestShapes(t *testing.T) {
 					} else {
 						r.checkAgentAnswer(a, tc.path, body)
 					}
-					if n := r.D[0].Counters().LocalPrefills; n != 0 {
-						t.Errorf("the prompt was computed again")
-					}
+					assert.Equal(t, r.D[0].Counters().LocalPrefills, 0, "the prompt was computed again")
 					r.checkEngines()
 				}
 			}
@@ -73,9 +73,7 @@ func TestDuplicateRequestID(t *testing.T) {
 		seen := map[string]bool{}
 		for _, q := range posted(r.P[0]) {
 			id := q.Header.Get("X-Request-Id")
-			if seen[id] {
-				t.Errorf("two prefills under %q", id)
-			}
+			assert.False(t, seen[id], "two prefills under %q", id)
 			seen[id] = true
 		}
 		r.checkEngines()
@@ -128,15 +126,13 @@ func TestClientLeaves_BetweenLegs(t *testing.T) {
 				eventually(t, "the server notices", func() bool { return r.ended.Load() > 0 })
 			}}
 		})
-		if a := r.postCtx(ctx, q.path, q.body("")); a.err == nil {
-			t.Fatal("the client did not leave")
-		}
+		a := r.postCtx(ctx, q.path, q.body(""))
+		require.True(t, a.err != nil, "the client did not leave")
 		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failed != 0 && r.rec.retried() != "" {
 			t.Fatalf("entry %+v", e)
 		}
-		if n := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }); n != 0 {
-			t.Fatalf("%d answers for a client that left", n)
-		}
+		require.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }), 0,
+			"answers for a client that left")
 		r.checkEngines()
 	})
 }
@@ -191,9 +187,8 @@ func TestEvents_SplitAndJoined(t *testing.T) {
 					body = agentBody(path, true, "")
 				}
 				a := r.post(path, body)
-				if a.err != nil || string(a.body) != stream {
-					t.Fatalf("err %v, %d bytes of %d", a.err, len(a.body), len(stream))
-				}
+				require.True(t, a.err == nil && string(a.body) == stream,
+					"err %v, %d bytes of %d", a.err, len(a.body), len(stream))
 			})
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // hangDecode makes the only decode instance hang, probes included.
@@ -32,22 +33,18 @@ func TestKVTransfer_EndsWhileDecodeSilent(t *testing.T) {
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KVBudget = 2500 * time.Millisecond })
 		hangDecode(t, r)
-		done := make(chan answer, 1)
-		go func() { done <- r.postScenario(q) }()
+		done := async(func() answer { return r.postScenario(q) })
 		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.TransferExpired)) })
 		r.D[0].ClearFaults()
 		r.checkWhole(q, <-done)
-		if e := r.entry(); e.DecodeOnly != "" || e.Decode != r.D[0].Address() || e.Outcome != relay.OutcomeOK {
-			t.Errorf("entry %+v", e)
-		}
-		if n := legs(r.P); n < 2 {
-			t.Errorf("%d prefills", n)
-		}
+		e := r.entry()
+		assert.True(t, e.DecodeOnly == "" && e.Decode == r.D[0].Address() && e.Outcome == relay.OutcomeOK, "entry %+v", e)
+		n := legs(r.P)
+		assert.True(t, n >= 2, "%d prefills", n)
 		r.rec.mu.Lock()
 		defer r.rec.mu.Unlock()
-		if len(r.rec.spent) == 0 || r.rec.spent[0] != leg.TransferExpired {
-			t.Errorf("spent KV transfers: %v", r.rec.spent)
-		}
+		assert.True(t, len(r.rec.spent) != 0 && r.rec.spent[0] == leg.TransferExpired,
+			"spent KV transfers: %v", r.rec.spent)
 		if _, ejected := r.tracker.Ejected(key(instance.Decode, r.D[0])); ejected {
 			t.Error("the only decode instance was ejected")
 		}
@@ -62,9 +59,8 @@ func TestOnlyDecode_Silent(t *testing.T) {
 		r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
 		hangDecode(t, r)
 		r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, "did not answer in time")
-		if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Failed != 1 {
-			t.Errorf("entry %+v", e)
-		}
+		e := r.entry()
+		assert.True(t, e.Failure == leg.FirstByteTimeout && e.Failed == 1, "entry %+v", e)
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const plainAnswer = `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
@@ -88,16 +89,13 @@ func TestBetweenTokens(t *testing.T) {
 		var gaps gapCounter
 		serve := handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: tc.reads}, func(o *forward.Options) {
 			o.EventGaps = func(endpoint string) relay.Observer {
-				if endpoint != "/v1/completions" {
-					t.Errorf("endpoint %q", endpoint)
-				}
+				assert.Equal(t, endpoint, "/v1/completions", "endpoint")
 				return &gaps
 			}
 		})
 		askOnce(t, serve, true)
-		if gaps.stuck != tc.stuck || gaps.along != tc.along {
-			t.Errorf("%s: %d waited and %d came along, want %d and %d", tc.name, gaps.stuck, gaps.along, tc.stuck, tc.along)
-		}
+		assert.True(t, gaps.stuck == tc.stuck && gaps.along == tc.along,
+			"%s: %d waited and %d came along, want %d and %d", tc.name, gaps.stuck, gaps.along, tc.stuck, tc.along)
 	}
 }
 
@@ -151,9 +149,8 @@ func TestBetweenTokens_Continued(t *testing.T) {
 			o.ContinueStreams, o.Recorder, o.EventGaps = 2, lastEntry{last: &e}, func(string) relay.Observer { return &gaps }
 		}, "d:1", "d:2")
 		sendOnce(t, h, `{"model":"m","prompt":"x","max_tokens":64,"stream":true,"temperature":0}`)
-		if e.Outcome != relay.OutcomeOK || e.Continued != 2 || gaps.stuck != 5 || gaps.along != 0 {
-			t.Errorf("%s: %s, continued %d times, %d waited and %d came along", how, e.Outcome, e.Continued, gaps.stuck, gaps.along)
-		}
+		assert.True(t, e.Outcome == relay.OutcomeOK && e.Continued == 2 && gaps.stuck == 5 && gaps.along == 0,
+			"%s: %s, continued %d times, %d waited and %d came along", how, e.Outcome, e.Continued, gaps.stuck, gaps.along)
 		if mean := gaps.sum / 5; e.Gap.Seconds() < mean-1e-6 || e.Gap.Seconds() > mean+1e-6 {
 			t.Errorf("%s: a mean of %v, want %v s", how, e.Gap, mean)
 		}
@@ -173,9 +170,7 @@ func TestEntry_TokensWithComments(t *testing.T) {
 		askOnce(t, handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: reads}, func(o *forward.Options) {
 			o.Recorder, o.EventGaps = lastEntry{last: &e}, func(string) relay.Observer { return &gaps }
 		}), true)
-		if e.Output != 3 || gaps.stuck+gaps.along != 2 {
-			t.Errorf("%q: %d output tokens, %+v", reads, e.Output, gaps)
-		}
+		assert.True(t, e.Output == 3 && gaps.stuck+gaps.along == 2, "%q: %d output tokens, %+v", reads, e.Output, gaps)
 	}
 }
 
@@ -187,9 +182,7 @@ func TestEntry_TokensBeforeAnError(t *testing.T) {
 	askOnce(t, handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: []string{token(0), reported + brokenOff}}, func(o *forward.Options) {
 		o.Recorder = lastEntry{last: &e}
 	}), true)
-	if e.Outcome != relay.OutcomeBroken || e.Output != 9 {
-		t.Errorf("%s with %d output tokens", e.Outcome, e.Output)
-	}
+	assert.True(t, e.Outcome == relay.OutcomeBroken && e.Output == 9, "%s with %d output tokens", e.Outcome, e.Output)
 }
 
 // The stages of a request add up to its total time.
@@ -203,9 +196,8 @@ func TestStages_SumToTotal(t *testing.T) {
 		var e forward.Entry
 		askOnce(t, handlerOf(t, up, func(o *forward.Options) { o.Recorder = lastEntry{last: &e} }), stream)
 		s := e.Stages
-		if sum := s.Queue + s.Retry + s.Prefill + s.Handover + s.Decode; sum != e.Duration || sum == 0 {
-			t.Errorf("stages %v make %v of %v", s, sum, e.Duration)
-		}
+		sum := s.Queue + s.Retry + s.Prefill + s.Handover + s.Decode
+		assert.True(t, sum == e.Duration && sum != 0, "stages %v make %v of %v", s, sum, e.Duration)
 		if s.Queue == 0 || s.Prefill == 0 || s.Decode == 0 || (s.Handover > 0) != stream || (e.FirstToken > 0) != stream || (e.Gap > 0) != stream || s.Retry != 0 {
 			t.Errorf("stream %t: %+v, first token %v, then one each %v", stream, s, e.FirstToken, e.Gap)
 		}

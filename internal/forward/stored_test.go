@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -30,9 +31,7 @@ func (r *rig) stored(more string) string {
 func (r *rig) sendBodiless(method, path string) (status int, body string) {
 	r.t.Helper()
 	a := do(http.DefaultClient, newRequest(r.t.Context(), r.t, method, r.URL+path, nil))
-	if a.err != nil {
-		r.t.Fatal(a.err)
-	}
+	require.NoError(r.t, a.err)
 	return a.status, string(a.body)
 }
 
@@ -56,16 +55,12 @@ func TestStoredResponses_FoundByID(t *testing.T) {
 	for range 8 {
 		id := r.stored("")
 		before := r.storedRequests()
-		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
-			t.Fatalf("%d %s", status, body)
-		}
+		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+		require.True(t, status == http.StatusOK && strings.Contains(body, `"id":"`+id+`"`), "%d %s", status, body)
 		a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
-		if a.status != http.StatusOK || a.header.Get("X-PD-Decode-Only") != bypass.StoredResponse {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-		if n := r.storedRequests() - before; n != 2 {
-			t.Errorf("%d requests for two", n)
-		}
+		require.True(t, a.status == http.StatusOK && a.header.Get("X-PD-Decode-Only") == bypass.StoredResponse,
+			"%d %s", a.status, a.body)
+		assert.Equal(t, r.storedRequests()-before, 2, "requests for two")
 	}
 	r.noneTroubled()
 	r.checkEngines()
@@ -76,9 +71,7 @@ func TestStoredResponses_ClientID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
 	id := r.stored(`,"request_id":"resp_mine"`)
-	if id != "resp_mine" {
-		t.Fatal(id)
-	}
+	require.Equal(t, id, "resp_mine")
 	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_mine"); status != http.StatusOK || !strings.Contains(body, `"resp_mine"`) {
 		t.Errorf("%d %s", status, body)
 	}
@@ -102,12 +95,9 @@ func TestStoredResponses_EscapedID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	for id, escaped := range map[string]string{"resp_10:54": "resp_10%3A54", "resp_a b": "resp_a%20b", "resp_50%": "resp_50%25", "resp_é": "resp_%C3%A9"} {
-		if got := r.stored(`,"request_id":"` + id + `"`); got != id {
-			t.Fatal(got)
-		}
-		if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+escaped); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
-			t.Errorf("%s: %d %s", id, status, body)
-		}
+		require.Equal(t, r.stored(`,"request_id":"`+id+`"`), id)
+		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+escaped)
+		assert.True(t, status == http.StatusOK && strings.Contains(body, `"id":"`+id+`"`), "%s: %d %s", id, status, body)
 	}
 	// A question mark would begin the query string: no instance is queried for the shortened id.
 	before := r.storedRequests()
@@ -126,9 +116,8 @@ func TestStoredResponses_LostWithEngine(t *testing.T) {
 	notFound := "Response with id '" + id + "' not found."
 	r.D[0].Kill()
 	require.NoError(t, r.D[0].Restart(t.Context()))
-	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
-		t.Errorf("%d %s", status, body)
-	}
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+	assert.True(t, status == http.StatusNotFound && strings.Contains(body, notFound), "%d %s", status, body)
 	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
 	r.entry() // created it
 	r.entry() // queried it
@@ -145,23 +134,6 @@ func TestStoredResponses_LostWithEngine(t *testing.T) {
 	}
 }
 
-// A draining instance gets no new work, but still serves its stored responses.
-func TestStoredResponses_Draining(t *testing.T) {
-	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	id := r.stored("")
-	d := instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
-	d.Intent = instance.Drain
-	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
-	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
-		t.Errorf("%d %s", status, body)
-	}
-	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
-	if a.status != http.StatusOK || a.err != nil {
-		t.Errorf("%d %v %s", a.status, a.err, a.body)
-	}
-}
-
 // An instance that breaks the first connection may still have the response: it is queried
 // again.
 func TestStoredResponses_QueriedAgain(t *testing.T) {
@@ -172,9 +144,7 @@ func TestStoredResponses_QueriedAgain(t *testing.T) {
 		r.script(d, fakevllm.Fault{Kind: fakevllm.FaultClose, At: fakevllm.AfterRead, Times: 1})
 	}
 	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
-	if a.status != http.StatusOK || a.err != nil {
-		t.Errorf("%d %v %s", a.status, a.err, a.body)
-	}
+	assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
 }
 
 // While an instance is unreachable, the proxy cannot know whether it has the response.
@@ -185,12 +155,10 @@ func TestStoredResponses_Unreachable(t *testing.T) {
 	for _, d := range r.D {
 		d.Kill()
 	}
-	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
-		t.Errorf("%d %s", status, body)
-	}
-	if e := r.entry(); e.Endpoint != responsesPath {
-		t.Errorf("entry %+v", e)
-	}
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+	assert.Equal(t, status, http.StatusServiceUnavailable, body)
+	e := r.entry()
+	assert.Equal(t, e.Endpoint, responsesPath, "entry %+v", e)
 	if e := r.entry(); e.Endpoint != "/v1/responses/{response_id}" || e.Outcome != relay.OutcomeUnavailable || e.Method != http.MethodGet {
 		t.Errorf("entry %+v", e)
 	}
@@ -201,15 +169,12 @@ func TestResponsesInTheBackground(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
 	id := r.stored(`,"background":true`)
-	if e := r.entry(); e.DecodeOnly != "background" {
-		t.Errorf("entry %+v", e)
-	}
+	e := r.entry()
+	assert.Equal(t, e.DecodeOnly, "background", "entry %+v", e)
 	deadline := time.Now().Add(waitLimit)
 	for {
 		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
-		if status != http.StatusOK || time.Now().After(deadline) {
-			t.Fatalf("%d %s", status, body)
-		}
+		require.True(t, status == http.StatusOK && !time.Now().After(deadline), "%d %s", status, body)
 		if strings.Contains(body, `"status":"incomplete"`) || strings.Contains(body, `"status":"completed"`) {
 			break
 		}
@@ -237,11 +202,11 @@ func TestResponsesInTheBackground_Stream(t *testing.T) {
 	}
 }
 
-// An instance is queried for stored responses even if the proxy does not support its connector or has not
-// verified it yet.
+// An instance is queried for stored responses even if it gets no new work.
 func TestStoredResponses_AnyInstance(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*instance.Instance){
+		"draining":          func(in *instance.Instance) { in.Intent = instance.Drain },
 		"unknown connector": func(in *instance.Instance) { in.Record.Connector = "teleport" },
 		"not verified":      func(in *instance.Instance) { in.View, in.Verified = instance.Unverified, false },
 	} {
@@ -252,13 +217,10 @@ func TestStoredResponses_AnyInstance(t *testing.T) {
 			d := instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
 			change(d)
 			r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
-			if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
-				t.Errorf("%d %s", status, body)
-			}
+			status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+			assert.Equal(t, status, http.StatusOK, body)
 			a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
-			if a.status != http.StatusOK || a.err != nil {
-				t.Errorf("%d %v %s", a.status, a.err, a.body)
-			}
+			assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
 		})
 	}
 }
@@ -269,7 +231,6 @@ func TestStoredResponses_MembershipUnread(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	id := r.stored("")
 	r.members.p.Store(instance.NewSnapshot(0, nil))
-	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
-		t.Errorf("%d %s", status, body)
-	}
+	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
+	assert.Equal(t, status, http.StatusServiceUnavailable, body)
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -175,9 +176,7 @@ func relayBody(t *testing.T, s upstream.Client, path, body string, interval time
 			panic(p)
 		}
 		picker.Loads.Each(func(k instance.Key, n int64) {
-			if n != 0 {
-				t.Errorf("%s: %d in flight behind the end", k, n)
-			}
+			assert.Equal(t, n, 0, "%s: in flight behind the end", k)
 		})
 	}()
 	serve(relay.Std(w), req)
@@ -363,9 +362,8 @@ func FuzzRelay(f *testing.F) {
 				continue
 			}
 			if !committed {
-				if got.status < 400 || got.broken || !json.Valid(got.body) {
-					t.Fatalf("%q in reads of %v: %d %q, broken %v; nothing was committed", answer, s.cuts, got.status, got.body, got.broken)
-				}
+				require.True(t, got.status >= 400 && !got.broken && json.Valid(got.body),
+					"%q in reads of %v: %d %q, broken %v; nothing was committed", answer, s.cuts, got.status, got.body, got.broken)
 				continue
 			}
 			have := texts(got.body)

@@ -8,6 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An entry has the tokens, the finish reason and the trace of its request, on all routes that generate,
@@ -32,9 +34,8 @@ func TestEntry_Tokens(t *testing.T) {
 					t.Run(fmt.Sprintf("%s/stream=%t/prefills=%d/%s", kind.Path(), stream, prefills, more), func(t *testing.T) {
 						t.Parallel()
 						r := start(t, fakevllm.NIXL, prefills, 1, nil)
-						if a := r.post(kind.Path(), fmt.Sprintf(body, stream, more), "Traceparent", "00-"+trace+"-00f067aa0ba902b7-00"); a.status != 200 {
-							t.Fatalf("%d %s", a.status, a.body)
-						}
+						a := r.post(kind.Path(), fmt.Sprintf(body, stream, more), "Traceparent", "00-"+trace+"-00f067aa0ba902b7-00")
+						require.Equal(t, a.status, 200, "%s", a.body)
 						e := r.entry()
 						known := prefills > 0 || more != "" || !stream || kind == openai.Responses || kind == openai.Messages
 						if (e.Input > 0) != known || e.Output != 7 || e.Finish != finish[kind] || e.TraceID != trace {
@@ -62,9 +63,8 @@ func TestEntry_TokensOfOneInstance(t *testing.T) {
 		r := start(t, fakevllm.Plain, 0, 0, nil)
 		one, _ := wireEngine(t, instance.Decode, fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", c.contentType, len(c.body), c.body))
 		r.withEngine(one, false)
-		if a := r.post(c.path, `{"model":"m"}`); a.status != http.StatusOK || string(a.body) != c.body {
-			t.Errorf("%s: %d %s", c.path, a.status, a.body)
-		}
+		a := r.post(c.path, `{"model":"m"}`)
+		assert.True(t, a.status == http.StatusOK && string(a.body) == c.body, "%s: %d %s", c.path, a.status, a.body)
 		if e := r.entry(); e.Input != c.input || e.Output != c.output {
 			t.Errorf("%s: %d and %d tokens, want %d and %d", c.path, e.Input, e.Output, c.input, c.output)
 		}

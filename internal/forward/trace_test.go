@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -54,9 +55,8 @@ func TestTraceEndsBeforeEntry(t *testing.T) {
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.Tracer, o.Recorder = tracer, lastTrace{o.Recorder, t, tracer} })
 	r.post(chatPath, chatBody(true, ""))
 	r.entry()
-	if !slices.ContainsFunc(c.Spans(), func(s collector.Span) bool { return s.Name == "POST "+chatPath }) {
-		t.Errorf("%d spans, and none of the request", len(c.Spans()))
-	}
+	assert.True(t, slices.ContainsFunc(c.Spans(), func(s collector.Span) bool { return s.Name == "POST "+chatPath }),
+		"%d spans, and none of the request", len(c.Spans()))
 }
 
 // sentTo returns the one request that an engine got for the path.
@@ -68,9 +68,7 @@ func sentTo(t *testing.T, s *fakevllm.Server, path string) http.Header {
 			found = append(found, req.Header)
 		}
 	}
-	if len(found) != 1 {
-		t.Fatalf("%s got %d requests, want one", s.Address(), len(found))
-	}
+	require.True(t, len(found) == 1, "%s got %d requests, want one", s.Address(), len(found))
 	return found[0]
 }
 
@@ -84,16 +82,12 @@ func TestTraceHasBothLegs(t *testing.T) {
 			r, c, tracer := traced(t, mode, 0) // the parent is sampled, which takes precedence
 			a := r.post("/v1/chat/completions", chatBody(true, ""),
 				"traceparent", "00-"+clientTrace+"-"+clientSpan+"-01", "tracestate", "vendor=1,other=2")
-			if a.status != http.StatusOK {
-				t.Fatal(a.status, string(a.body))
-			}
+			a.require(t, http.StatusOK)
 			r.entry()
 			require.NoError(t, tracer.Close(t.Context()))
 			byName := map[string]collector.Span{}
 			for _, s := range c.Spans() {
-				if s.Trace() != clientTrace {
-					t.Errorf("%s is of the trace %s", s.Name, s.Trace())
-				}
+				assert.Equal(t, s.Trace(), clientTrace, "%s is of the trace", s.Name)
 				byName[s.Name] = s
 			}
 			root := byName["POST /v1/chat/completions"]
@@ -105,24 +99,15 @@ func TestTraceHasBothLegs(t *testing.T) {
 				if !ok && name == "kv transfer" && mode == fakevllm.MoRIIOWrite {
 					continue // decode may answer first if both legs run at once
 				}
-				if !ok || s.Parent() != root.ID() {
-					t.Errorf("%s: %v, whose parent should be %s", name, s, root.ID())
-				}
+				assert.True(t, ok && s.Parent() == root.ID(), "%s: %v, whose parent should be %s", name, s, root.ID())
 			}
-			if e := byName["decode"].Events; len(e) != 1 || e[0].Name != "first token" {
-				t.Errorf("events of decode: %v", e)
-			}
+			e := byName["decode"].Events
+			assert.True(t, len(e) == 1 && e[0].Name == "first token", "events of decode: %v", e)
 			for name, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
 				h := sentTo(t, engine, "/v1/chat/completions")
-				if got, want := h.Get("Traceparent"), "00-"+clientTrace+"-"+byName[name].ID()+"-01"; got != want {
-					t.Errorf("%s got traceparent %q, want %q", name, got, want)
-				}
-				if got := h.Get("Tracestate"); got != "vendor=1,other=2" {
-					t.Errorf("%s got tracestate %q", name, got)
-				}
-				if got := byName[name].Attribute("pd.instance"); got != engine.Address() {
-					t.Errorf("%s was on %q", name, got)
-				}
+				assert.Equal(t, h.Get("Traceparent"), "00-"+clientTrace+"-"+byName[name].ID()+"-01", "%s got traceparent", name)
+				assert.Equal(t, h.Get("Tracestate"), "vendor=1,other=2", "%s got tracestate", name)
+				assert.Equal(t, byName[name].Attribute("pd.instance"), engine.Address(), "%s was on", name)
 			}
 		})
 	}
@@ -134,16 +119,13 @@ func TestTraceOfARetry(t *testing.T) {
 	r, c, tracer := traced(t, fakevllm.NIXL, 1)
 	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError, Times: 1})
 	a := r.post("/v1/chat/completions", `{"model":"`+model+`","messages":[{"role":"user","content":"THE-PROMPT"}],"stream":true,"max_tokens":4}`)
-	if a.status != http.StatusOK {
-		t.Fatal(a.status, string(a.body))
-	}
+	a.require(t, http.StatusOK)
 	r.entry()
 	require.NoError(t, tracer.Close(t.Context()))
 	var prefills []string
 	for _, s := range c.Spans() {
-		if text := protojson.Format(s.Span); strings.Contains(text, "THE-PROMPT") {
-			t.Errorf("the prompt is in %s", text)
-		}
+		text := protojson.Format(s.Span)
+		assert.False(t, strings.Contains(text, "THE-PROMPT"), "the prompt is in %s", text)
 		if s.Name == "prefill" {
 			prefills = append(prefills, s.Attribute("error.type"))
 		}
@@ -179,18 +161,15 @@ func TestTrace_ClassOfLeg(t *testing.T) {
 			r.post(tc.path, tc.body)
 			r.entry()
 			require.NoError(t, tracer.Close(t.Context()))
-			if want := []string{string(role) + "/" + tc.class}; !slices.Equal(r.rec.failed, want) {
-				t.Errorf("failed legs %q, want %q", r.rec.failed, want)
-			}
+			want := []string{string(role) + "/" + tc.class}
+			assert.True(t, slices.Equal(r.rec.failed, want), "failed legs %q, want %q", r.rec.failed, want)
 			class := ""
 			for _, span := range c.Spans() {
 				if span.Name == string(role) && span.Attribute("error.type") != "" {
 					class = span.Attribute("error.type")
 				}
 			}
-			if class != tc.class {
-				t.Errorf("the span has %q", class)
-			}
+			assert.Equal(t, class, tc.class, "the span")
 		})
 	}
 }
@@ -204,23 +183,19 @@ func TestUnsampledTrace(t *testing.T) {
 	for i, sent := range [][]string{nil, {"traceparent", refused, "tracestate", "vendor=1"}, {"traceparent", "nonsense", "tracestate", "vendor=1"}} {
 		r.P[0].ForgetRequests()
 		r.D[0].ForgetRequests()
-		if a := r.post("/v1/chat/completions", chatBody(true, ""), sent...); a.status != http.StatusOK {
-			t.Fatal(a.status, string(a.body))
-		}
+		r.post("/v1/chat/completions", chatBody(true, ""), sent...).require(t, http.StatusOK)
 		r.entry()
 		p, d := sentTo(t, r.P[0], "/v1/chat/completions"), sentTo(t, r.D[0], "/v1/chat/completions")
 		got := p.Get("Traceparent")
-		if got != d.Get("Traceparent") || len(got) != 55 || !strings.HasSuffix(got, "-00") {
-			t.Errorf("%d: %q and %q", i, got, d.Get("Traceparent"))
-		}
+		assert.True(t, got == d.Get("Traceparent") && len(got) == 55 && strings.HasSuffix(got, "-00"),
+			"%d: %q and %q", i, got, d.Get("Traceparent"))
 		if own := i == 1; own != (got == refused) || own != (p.Get("Tracestate") == "vendor=1") {
 			t.Errorf("%d: %q with %q", i, got, p.Get("Tracestate"))
 		}
 	}
 	require.NoError(t, tracer.Close(t.Context()))
-	if spans := c.Spans(); len(spans) > 0 {
-		t.Errorf("%d spans", len(spans))
-	}
+	spans := c.Spans()
+	assert.True(t, len(spans) <= 0, "%d spans", len(spans))
 }
 
 // Without tracing, a client's traceparent is passed on unchanged.
@@ -228,12 +203,10 @@ func TestTracingOff(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	own := "00-" + clientTrace + "-" + clientSpan + "-01"
-	if a := r.post("/v1/chat/completions", chatBody(true, ""), "traceparent", own, "tracestate", "vendor=1"); a.status != http.StatusOK {
-		t.Fatal(a.status, string(a.body))
-	}
+	a := r.post("/v1/chat/completions", chatBody(true, ""), "traceparent", own, "tracestate", "vendor=1")
+	require.Equal(t, a.status, http.StatusOK, string(a.body))
 	for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
-		if h := sentTo(t, s, "/v1/chat/completions"); h.Get("Traceparent") != own || h.Get("Tracestate") != "vendor=1" {
-			t.Errorf("%v", h)
-		}
+		h := sentTo(t, s, "/v1/chat/completions")
+		assert.True(t, h.Get("Traceparent") == own && h.Get("Tracestate") == "vendor=1", "%v", h)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A stream that continues where its tokens are cached reports no more cached tokens than its prompt has.
@@ -53,9 +54,8 @@ func TestBrokenStreamOutput(t *testing.T) {
 				r := startTuned(t, fakevllm.NIXL, 1, 1, tune)
 				script(t, r.D[0], fault)
 				r.post(path, strings.Replace(sixtyBody(path, `,"seed":1`), `,"stream_options":{"include_usage":true}`, "", 1))
-				if e := r.entry(); e.Output != 20 {
-					t.Errorf("%s %s: %d output tokens", path, fault.Kind, e.Output)
-				}
+				e := r.entry()
+				assert.Equal(t, e.Output, 20, "%s %s: output tokens", path, fault.Kind)
 			}
 		}
 	}

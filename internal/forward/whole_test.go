@@ -18,6 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // unannounced answers the decode legs in turn with bodies without a Content-Length, like a server that sends
@@ -80,9 +82,8 @@ func TestAnswerOfUnknownLength(t *testing.T) {
 				if w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), want) {
 					t.Errorf("status %d, %d bytes of %d", w.Code, w.Body.Len(), n)
 				}
-				if got := w.Header().Get("Content-Length"); got != strconv.Itoa(n) {
-					t.Errorf("Content-Length %q, want %d", got, n)
-				}
+				got := w.Header().Get("Content-Length")
+				assert.True(t, got == strconv.Itoa(n), "Content-Length %q, want %d", got, n)
 			})
 		}
 	}
@@ -117,14 +118,11 @@ func TestShortAnswer_MemoryOfOwnSize(t *testing.T) { //nolint:paralleltest // se
 	for range requests {
 		w := &sink{header: http.Header{}}
 		askWhole(t, h, w)
-		if w.n != 2<<10 {
-			t.Fatalf("%d bytes", w.n)
-		}
+		require.Equal(t, w.n, 2<<10, "bytes")
 	}
 	runtime.ReadMemStats(&after)
-	if each := (after.TotalAlloc - before.TotalAlloc) / requests; each > 64<<10 {
-		t.Errorf("%d KiB for an answer of 2", each>>10)
-	}
+	each := (after.TotalAlloc - before.TotalAlloc) / requests
+	assert.True(t, each <= 64<<10, "%d KiB for an answer of 2", each>>10)
 }
 
 // An engine that shuts down may answer with status 200 and nothing else. That is not an answer.
@@ -144,7 +142,5 @@ func TestEmptyAnswer(t *testing.T) {
 			r.checkServed(scenario{chatPath, stream})
 		}
 	}
-	if asked.Load() == 0 {
-		t.Error("the engine with empty answers was not asked")
-	}
+	assert.True(t, asked.Load() != 0, "the engine with empty answers was not asked")
 }

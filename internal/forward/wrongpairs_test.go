@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -108,28 +109,23 @@ func (w wrongPair) test(t *testing.T) {
 		switch refused := !fallback || c.NeedsPrefill(); {
 		case w.reason == "":
 			r.checkComplete(a, true, body)
-			if e.DecodeOnly != "" || e.Prefill != r.P[0].Address() || e.Decode != r.D[0].Address() {
-				t.Errorf("no pair: %+v", e)
-			}
+			assert.True(t, e.DecodeOnly == "" && e.Prefill == r.P[0].Address() && e.Decode == r.D[0].Address(),
+				"no pair: %+v", e)
 		case refused:
 			says := w.says
 			if fallback {
 				says = w.reason // and that decode-only is not possible
 			}
-			if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), says) {
-				t.Errorf("fallback %t: %d %s", fallback, a.status, a.body)
-			}
-			if n := legs(r.P) + legs(r.D); n != 0 {
-				t.Errorf("fallback %t: %d legs", fallback, n)
-			}
+			assert.True(t, a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), says),
+				"fallback %t: %d %s", fallback, a.status, a.body)
+			assert.Equal(t, legs(r.P)+legs(r.D), 0, "fallback %t: legs", fallback)
 		default:
 			r.checkComplete(a, true, body)
 			if e.DecodeOnly != w.reason || a.header.Get("X-PD-Decode-Only") != w.reason || e.Prefill != "" || legs(r.P) != 0 {
 				t.Errorf("decode-only %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
 			}
-			if n := r.D[0].Counters(); n.TransfersLoaded+n.WrongKV+n.KVParams != 0 {
-				t.Errorf("decode got a KV transfer: %+v", n)
-			}
+			n := r.D[0].Counters()
+			assert.Equal(t, n.TransfersLoaded+n.WrongKV+n.KVParams, 0, "decode got a KV transfer: %+v", n)
 		}
 		r.checkEngines()
 	}

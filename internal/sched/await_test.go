@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // calledOff is a leg that records why it is called off.
@@ -29,17 +30,11 @@ func TestEndAwait(t *testing.T) {
 			p.EndAwait()
 		}
 		s.Legs.Abandon(p.Instance.Key, true, "it is dead")
-		if errors.Is(leg.cause, sched.ErrRemoved) == ended {
-			t.Errorf("ended %t: called off with %v", ended, leg.cause)
-		}
+		assert.True(t, errors.Is(leg.cause, sched.ErrRemoved) != ended, "ended %t: called off with %v", ended, leg.cause)
 		p.EndAwait()
-		if n := s.InFlight(p.Instance.Key); n != 1 {
-			t.Errorf("%d in flight", n)
-		}
+		assert.Equal(t, s.InFlight(p.Instance.Key), 1, "in flight")
 		p.Done()
 		p.Done()
-		if n := s.InFlight(p.Instance.Key); n != 0 {
-			t.Errorf("%d in flight after the end", n)
-		}
+		assert.Equal(t, s.InFlight(p.Instance.Key), 0, "in flight after the end")
 	}
 }

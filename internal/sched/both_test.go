@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -50,9 +51,8 @@ func TestBothRoles_SharedLoad(t *testing.T) {
 		held = append(held, pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"}))
 	}
 	for _, k := range []instance.Key{{Role: instance.Prefill, Address: "x:1"}, {Role: instance.Decode, Address: "x:1"}} {
-		if n := s.InFlight(k); n != 8 {
-			t.Errorf("%s has %d in flight", k, n)
-		}
+		n := s.InFlight(k)
+		assert.True(t, n == 8, "%s has %d in flight", k, n)
 	}
 	for range 8 {
 		a := pick(t, s, sched.Request{Role: instance.Decode, Model: "m"})
@@ -67,9 +67,7 @@ func TestBothRoles_SharedLoad(t *testing.T) {
 	for _, a := range held {
 		a.Done()
 	}
-	if n := s.InFlight(instance.Key{Role: instance.Decode, Address: "x:1"}); n != 0 {
-		t.Errorf("%d are left", n)
-	}
+	assert.Equal(t, s.InFlight(instance.Key{Role: instance.Decode, Address: "x:1"}), 0, "are left")
 }
 
 // An engine is not paired with itself while there is another one.
@@ -79,15 +77,12 @@ func TestPair_NotWithItself(t *testing.T) {
 	for i := range 20 {
 		p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 		d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p})
-		if p.Instance.Address == d.Instance.Address {
-			t.Fatalf("pick %d: %s is paired with itself", i, p.Instance.Address)
-		}
+		require.True(t, p.Instance.Address != d.Instance.Address,
+			"pick %d: %s is paired with itself", i, p.Instance.Address)
 		p.Done()
 		d.Done()
 	}
-	if got, want := fmt.Sprint(bothPicks(s)), "map[decode no_other:20 prefill no_other:20]"; got != want {
-		t.Errorf("counted %s, want %s", got, want)
-	}
+	assert.Equal(t, fmt.Sprint(bothPicks(s)), "map[decode no_other:20 prefill no_other:20]", "counted")
 }
 
 // The engine serves both legs if no other one is reachable.
@@ -107,9 +102,8 @@ func TestPair_WithItselfAsLastResort(t *testing.T) {
 	// An instance that was tried does not count as another one.
 	delete(out, instance.Key{Role: instance.Decode, Address: other})
 	tried := []instance.Key{{Role: instance.Decode, Address: other}}
-	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p, Tried: tried}); d.Instance.Address != p.Instance.Address {
-		t.Errorf("a leg goes to %s, which was tried", d.Instance.Address)
-	}
+	d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p, Tried: tried})
+	assert.True(t, d.Instance.Address == p.Instance.Address, "a leg goes to %s, which was tried", d.Instance.Address)
 	// Without another instance, it is not picked for prefill: no instance could take its KV transfer.
 	src.set(bothRoles("x:1")...)
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrSelf) || !errors.Is(err, sched.ErrNone) {
@@ -151,9 +145,8 @@ func TestBothRoles_MembershipChange(t *testing.T) {
 		if a.Done(); step.want == nil && err != nil || step.want != nil && !errors.Is(err, sched.ErrNone) {
 			t.Errorf("%s: %v", step.name, err)
 		}
-		if errors.Is(step.want, sched.ErrSelf) && !errors.Is(err, sched.ErrSelf) {
-			t.Errorf("%s: %v, want %v", step.name, err, step.want)
-		}
+		assert.False(t, errors.Is(step.want, sched.ErrSelf) && !errors.Is(err, sched.ErrSelf),
+			"%s: %v, want %v", step.name, err, step.want)
 	}
 }
 
@@ -167,9 +160,8 @@ func TestBothRoles_PicksByReason(t *testing.T) {
 		}
 	}
 	got := bothPicks(s)
-	if got["prefill chosen"] == 0 || got["decode chosen"] == 0 || got["prefill no_other"] != 0 {
-		t.Errorf("with others: %v", got)
-	}
+	assert.True(t, got["prefill chosen"] != 0 && got["decode chosen"] != 0 && got["prefill no_other"] == 0,
+		"with others: %v", got)
 	src.set(append(bothRoles("x:1"), inst(instance.Decode, "d:1"))...)
 	pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 	src.set(append(bothRoles("x:1"), inst(instance.Prefill, "p:1"))...)

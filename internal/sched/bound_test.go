@@ -8,6 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // elsewhereCounts returns the number of a role's picks outside the preferred instance or zone, by reason.
@@ -38,20 +40,17 @@ func TestSession_LeavesOverloaded(t *testing.T) {
 	}
 	home := held[0].Instance
 	for i, a := range held {
-		if a.Instance != home || a.Elsewhere != "" {
-			t.Fatalf("request %d went to %s: %q", i, a.Instance.Key, a.Elsewhere)
-		}
+		require.True(t, a.Instance == home && a.Elsewhere == "",
+			"request %d went to %s: %q", i, a.Instance.Key, a.Elsewhere)
 	}
 	next := pick(one)
 	if next.Instance == home || next.Elsewhere != "session_overloaded("+home.Address+")" || next.Policy != policy.Session {
 		t.Errorf("with 9 of 9 in flight it went to %s by %s: %q", next.Instance.Key, next.Policy, next.Elsewhere)
 	}
-	if again := pick(one); again.Instance != next.Instance {
-		t.Errorf("then to %s and to %s", next.Instance.Key, again.Instance.Key)
-	}
-	if got := elsewhereCounts(s, instance.Decode); got["session_overloaded"] != 2 || len(got) != 1 {
-		t.Errorf("counted: %v", got)
-	}
+	again := pick(one)
+	assert.Equal(t, again.Instance, next.Instance, "then to %s and to %s", next.Instance.Key, again.Instance.Key)
+	got := elsewhereCounts(s, instance.Decode)
+	assert.True(t, got["session_overloaded"] == 2 && len(got) == 1, "counted: %v", got)
 	for _, a := range held[:2] {
 		a.Done()
 	}
@@ -90,9 +89,7 @@ func TestSessionBoundIsByWeight(t *testing.T) {
 	}
 	for range 40 { // all requests in flight: 1.5 times the mean for its weight
 		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session})
-		if err != nil || a.Instance != heavy {
-			t.Fatalf("%v: %v", a.Instance.Key, err)
-		}
+		require.True(t, err == nil && a.Instance == heavy, "%v: %v", a.Instance.Key, err)
 	}
 }
 
@@ -108,15 +105,11 @@ func TestBindingBeforePrefix(t *testing.T) {
 		return a.Instance.Address, a.Policy
 	}
 	plain, by := of("")
-	if by != policy.DefaultPrefill {
-		t.Errorf("without a session %s chose", by)
-	}
+	assert.True(t, by == policy.DefaultPrefill, "without a session %s chose", by)
 	homes := map[string]bool{}
 	for i := range 20 {
 		home, by := of(fmt.Sprint("session-", i))
-		if by != policy.Session {
-			t.Errorf("with one %s chose", by)
-		}
+		assert.True(t, by == policy.Session, "with one %s chose", by)
 		homes[home] = true
 		if again, _ := of(fmt.Sprint("session-", i)); again != home {
 			t.Errorf("%s, then %s", home, again)
@@ -125,7 +118,5 @@ func TestBindingBeforePrefix(t *testing.T) {
 			t.Errorf("without one: %s, then %s", plain, still)
 		}
 	}
-	if len(homes) < 2 {
-		t.Errorf("all sessions are on %v: the prompt decided", homes)
-	}
+	assert.True(t, len(homes) >= 2, "all sessions are on %v: the prompt decided", homes)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -136,18 +137,14 @@ func TestIndex_MembershipChange(t *testing.T) {
 			}
 			src.s = snap
 			if a, err := s.Pick(Request{Role: instance.Decode, Model: []string{"", "m", "n"}[rng.IntN(3)]}); err == nil {
-				if here[place{a.Instance.Key, false}] != a.Instance {
-					t.Fatalf("picked %+v, which is not there", a.Instance)
-				}
+				require.True(t, here[place{a.Instance.Key, false}] == a.Instance, "picked %+v, which is not there", a.Instance)
 				running = append(running, a)
 			}
 			for len(running) > 6 {
 				running[0].Done()
 				running = running[1:]
 			}
-			if err := naive(s.index.current()); err != nil {
-				t.Fatalf("step %d: %v", step, err)
-			}
+			require.NoError(t, naive(s.index.current()), "step %d", step)
 			fresh := schedulerOf(src)
 			if got, want := describe(s.index.current()), describe(fresh.index.current()); !slices.Equal(got, want) {
 				t.Fatalf("step %d: got\n%v\nwant\n%v", step, got, want)
@@ -160,9 +157,8 @@ func TestIndex_MembershipChange(t *testing.T) {
 			for p, in := range here {
 				if !p.pending {
 					want[p.k] = loads[p.k.Address]
-					if err := s.Removed(&Assignment{Instance: in, counter: s.Loads.counters.m[p.k.Address].counter}); err != nil {
-						t.Fatalf("%s is there: %v", p.k, err)
-					}
+					require.NoError(t, s.Removed(&Assignment{Instance: in, counter: s.Loads.counters.m[p.k.Address].counter}),
+						"%s is there", p.k)
 				}
 			}
 			got := map[instance.Key]int64{}
@@ -207,20 +203,17 @@ func TestIndex_SharesUnchangedLists(t *testing.T) {
 	before := s.index.current()
 	src.s = instance.NewSnapshot(2, []*instance.Instance{p, d1, in(instance.Decode, "d:2", "m", "c"), d3})
 	after := s.index.current()
-	if after.prefill.all != before.prefill.all || after.prefill.byModel["m"] != before.prefill.byModel["m"] {
-		t.Error("the prefill lists are others after a change of a decode instance")
-	}
+	assert.True(t, after.prefill.all == before.prefill.all && after.prefill.byModel["m"] == before.prefill.byModel["m"],
+		"the prefill lists are others after a change of a decode instance")
 	was, is := before.decode.byModel, after.decode.byModel
-	if is["a"] != was["a"] || is["b"] != was["b"] || is["m"] == was["m"] || is["c"] == was["c"] {
-		t.Error("not exactly the lists of the instance are others")
-	}
+	assert.True(t, is["a"] == was["a"] && is["b"] == was["b"] && is["m"] != was["m"] && is["c"] != was["c"],
+		"not exactly the lists of the instance are others")
 	for _, c := range []struct {
 		a, b *candidates
 		n    int
 	}{{is["m"], after.decode.all, 3}, {is["a"], is["b"], 2}} {
-		if len(c.a.items) != c.n || len(c.b.items) != c.n || &c.a.items[0] != &c.b.items[0] {
-			t.Error("lists with the same candidates do not share them")
-		}
+		assert.True(t, len(c.a.items) == c.n && len(c.b.items) == c.n && &c.a.items[0] == &c.b.items[0],
+			"lists with the same candidates do not share them")
 	}
 	src.s = instance.NewSnapshot(3, slices.Clone(src.s.All()))
 	if last := s.index.current(); last.decode.all != after.decode.all || !maps.Equal(last.decode.byModel, is) || last.snapshot != src.s {
@@ -313,16 +306,13 @@ func TestRemoved_WithoutCounter(t *testing.T) {
 		if err := s.Removed(idle); (err != nil) != step.left {
 			t.Errorf("%s, the index is not built: %v", step.name, err)
 		}
-		if s.index.current().snapshot != src.s {
-			t.Fatalf("%s: the index is not the snapshot's", step.name)
-		}
+		require.Equal(t, s.index.current().snapshot, src.s, "%s: the index is not the snapshot's", step.name)
 		if err := s.Removed(idle); (err != nil) != step.left {
 			t.Errorf("%s: %v", step.name, err)
 		}
 	}
-	if s.Loads.counters.m[first.Address].counter == idle.counter {
-		t.Error("the counter was never let go of, so that nothing was shown")
-	}
+	assert.True(t, s.Loads.counters.m[first.Address].counter != idle.counter,
+		"the counter was never let go of, so that nothing was shown")
 	// A leg in flight keeps its counter, even if a new entry uses the same counter later.
 	busy, err := s.Pick(Request{Role: instance.Decode})
 	require.NoError(t, err)
@@ -344,10 +334,8 @@ func TestCounter_TwoCacheLines(t *testing.T) {
 		t.Errorf("a counter takes %d bytes; objects of more than 112 and up to 128 have two lines each", size)
 	}
 	sum, ok := reflect.TypeFor[policy.Load]().FieldByName("sum") // the last of these fields
-	if end := unsafe.Offsetof(c.load) + sum.Offset + sum.Type.Size(); !ok || end > 64 {
-		t.Errorf("what is needed often ends at byte %d, want 64 at most", end)
-	}
-	if size := unsafe.Sizeof(rankLoad{}); size%64 != 0 {
-		t.Errorf("the load of a rank takes %d bytes, no whole lines", size)
-	}
+	end := unsafe.Offsetof(c.load) + sum.Offset + sum.Type.Size()
+	assert.True(t, ok && end <= 64, "what is needed often ends at byte %d, want 64 at most", end)
+	size := unsafe.Sizeof(rankLoad{})
+	assert.Equal(t, size%64, 0, "the load of a rank takes %d bytes, no whole lines", size)
 }

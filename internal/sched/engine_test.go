@@ -1,12 +1,12 @@
 package sched_test
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func engineReport(ranks ...policy.Rank) *policy.Engine {
@@ -62,9 +62,7 @@ func TestFullKVCache_Skipped(t *testing.T) {
 		of(instance.Decode)
 		s.Loads.SetEngine(d2, full)
 		s.Loads.SetEngine(d2, nil)
-		if list := s.Loads.Full(); len(list) != 0 {
-			t.Errorf("full: %v, which have left", list)
-		}
+		assert.Len(t, s.Loads.Full(), 0, "full, although they have left")
 	})
 }
 
@@ -77,9 +75,7 @@ func TestFull_EngineInBothRoles(t *testing.T) {
 	full := engineReport(policy.Rank{Starved: 1})
 	for _, leaves := range []bool{false, true} {
 		s.Loads.SetEngine(d, full)
-		if list := s.Loads.Full(); !slices.Equal(list, []instance.Key{d}) {
-			t.Errorf("full: %v, want %s", list, d)
-		}
+		assert.EqualSlices(t, s.Loads.Full(), []instance.Key{d})
 		if leaves {
 			src.set()
 			if _, err := s.Pick(sched.Request{Role: instance.Decode}); err == nil {
@@ -87,16 +83,12 @@ func TestFull_EngineInBothRoles(t *testing.T) {
 			}
 		}
 		s.Loads.SetEngine(p, nil)
-		if list := s.Loads.Full(); len(list) != 0 {
-			t.Errorf("left %t: full: %v, want none", leaves, list)
-		}
+		assert.Len(t, s.Loads.Full(), 0, "left %t: full", leaves)
 	}
 	src.set(inst(instance.Prefill, "x:1"))
 	pick(t, s, sched.Request{Role: instance.Prefill, Unpaired: true}).Done()
 	s.Loads.SetEngine(p, full)
-	if list := s.Loads.Full(); len(list) != 0 {
-		t.Errorf("full: %v, which is no decode instance", list)
-	}
+	assert.Len(t, s.Loads.Full(), 0, "full, although it is no decode instance")
 }
 
 // The size of the KV cache remains known when the engine's report is too old.

@@ -11,6 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // counted returns all counters that picks change.
@@ -42,13 +44,10 @@ func TestExplain_MatchesPick(t *testing.T) {
 			}
 			before := counted(s)
 			e := s.Explain(r)
-			if now := counted(s); !reflect.DeepEqual(before, now) {
-				t.Fatalf("counted %v, before %v", now, before)
-			}
+			now := counted(s)
+			require.True(t, reflect.DeepEqual(before, now), "counted %v, before %v", now, before)
 			a, err := s.Pick(r)
-			if err != nil || e.Err != nil {
-				t.Fatal(err, e.Err)
-			}
+			require.True(t, err == nil && e.Err == nil, "%v %v", err, e.Err)
 			if e.Policy != a.Policy || e.Assignment.Tokens != a.Tokens || e.Revision != a.Revision {
 				t.Fatalf("explained %s, %d tokens at %d, picked %s, %d at %d", e.Policy, e.Assignment.Tokens, e.Revision, a.Policy, a.Tokens, a.Revision)
 			}
@@ -62,13 +61,10 @@ func TestExplain_MatchesPick(t *testing.T) {
 					chosen++
 				}
 				scores += len(c.Scores)
-				if (c.Out == sched.OutSilent) != (c.Address == "e:1") {
-					t.Fatalf("%s is out: %q", c.Address, c.Out)
-				}
+				require.Equal(t, c.Out == sched.OutSilent, c.Address == "e:1", "%s is out: %q", c.Address, c.Out)
 			}
-			if chosen != 1 || scores == 0 || len(e.Candidates) != 5 {
-				t.Fatalf("%d chosen, %d scores, %d candidates", chosen, scores, len(e.Candidates))
-			}
+			require.True(t, chosen == 1 && scores != 0 && len(e.Candidates) == 5,
+				"%d chosen, %d scores, %d candidates", chosen, scores, len(e.Candidates))
 			if held = append(held, a); len(held) > 3 {
 				held[0].Done()
 				held = held[1:]
@@ -86,14 +82,11 @@ func TestTentativePick(t *testing.T) {
 	before := counted(s)
 	for range 2 {
 		a, err := s.Pick(r)
-		if err != nil || a.Cached != 0 {
-			t.Fatal(a.Cached, err)
-		}
+		require.True(t, err == nil && a.Cached == 0, "%v %v", a.Cached, err)
 		a.Done()
 	}
-	if now := counted(s); !reflect.DeepEqual(before, now) {
-		t.Errorf("counted %v, before %v", now, before)
-	}
+	now := counted(s)
+	assert.True(t, reflect.DeepEqual(before, now), "counted %v, before %v", now, before)
 	a, _ := s.Pick(r)
 	a.Confirm()
 	a.Confirm()
@@ -148,9 +141,7 @@ func TestExplain_ReasonsOfExcluded(t *testing.T) {
 	for _, c := range e.Candidates {
 		got[c.Address] = c.Out
 	}
-	if !reflect.DeepEqual(got, want) || e.Err != nil {
-		t.Errorf("got %v, %v\nwant %v", got, e.Err, want)
-	}
+	assert.True(t, reflect.DeepEqual(got, want) && e.Err == nil, "got %v, %v\nwant %v", got, e.Err, want)
 	r.Tried = append(r.Tried, instance.Key{Role: instance.Prefill, Address: "fit:1"}, instance.Key{Role: instance.Prefill, Address: "sick:1"}, instance.Key{Role: instance.Prefill, Address: "slow:1"})
 	if e = s.Explain(r); !errors.Is(e.Err, sched.ErrVersions) || e.Assignment != nil || e.Policy != "" {
 		t.Errorf("no instance is left: %v, %+v", e.Err, e.Assignment)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -35,13 +36,9 @@ func TestLabels(t *testing.T) {
 	none, _ := instance.ParseSelector("tier=none")
 	for range 8 {
 		p, err := s.Pick(Request{Role: instance.Prefill, Model: "m", Labels: canary})
-		if err != nil || p.Instance.Record.Labels["tier"] != "canary" {
-			t.Fatal(p, err)
-		}
+		require.True(t, err == nil && p.Instance.Record.Labels["tier"] == "canary", "%v %v", p, err)
 		d, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: canary, Partner: p})
-		if err != nil || d.Instance.Record.Labels["tier"] != "canary" {
-			t.Fatal(d, err)
-		}
+		require.True(t, err == nil && d.Instance.Record.Labels["tier"] == "canary", "%v %v", d, err)
 	}
 	if _, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: none}); !errors.Is(err, ErrNone) {
 		t.Error(err)
@@ -52,17 +49,12 @@ func TestLabels(t *testing.T) {
 	e := s.Explain(Request{Role: instance.Decode, Model: "m", Labels: canary})
 	for _, c := range e.Candidates {
 		in, _ := src.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: c.Address})
-		if want := map[string]string{"stable": OutLabels}[in.Record.Labels["tier"]]; c.Out != want {
-			t.Errorf("%s is out for %q, want %q", c.Address, c.Out, want)
-		}
+		want := map[string]string{"stable": OutLabels}[in.Record.Labels["tier"]]
+		assert.Equal(t, c.Out, want, "%s is out for", c.Address)
 	}
 	p, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: canary})
 	require.NoError(t, err)
-	if !s.Legs.hasAlternative(p.Instance, p.wanted) {
-		t.Error("no other instance takes over")
-	}
+	assert.True(t, s.Legs.hasAlternative(p.Instance, p.wanted), "no other instance takes over")
 	p.wanted.labels = none
-	if s.Legs.hasAlternative(p.Instance, p.wanted) {
-		t.Error("an instance with other labels takes over")
-	}
+	assert.False(t, s.Legs.hasAlternative(p.Instance, p.wanted), "an instance with other labels takes over")
 }

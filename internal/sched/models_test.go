@@ -11,6 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func serving(models ...string) func(*instance.Instance) {
@@ -27,9 +29,7 @@ func TestLoad_ComparedPerModel(t *testing.T) {
 	pick := func(s *sched.Scheduler, model, session string) *sched.Assignment {
 		t.Helper()
 		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: model, Session: session})
-		if err != nil || a.Instance.Address[:1] != model {
-			t.Fatalf("model %s: %v, %v", model, a, err)
-		}
+		require.True(t, err == nil && a.Instance.Address[:1] == model, "model %s: %v, %v", model, a, err)
 		return a
 	}
 	// Idle instances of b do not make an instance of a overloaded: among those of a, the mean is 12.
@@ -62,9 +62,8 @@ func TestLoad_ComparedPerModel(t *testing.T) {
 		pick(s, "x", "")
 	}
 	for range 3 {
-		if a := pick(s, "y", ""); a.Instance == both {
-			t.Error("y went to the instance that has the requests of x")
-		}
+		a := pick(s, "y", "")
+		assert.True(t, a.Instance != both, "y went to the instance that has the requests of x")
 	}
 }
 
@@ -111,13 +110,10 @@ func TestModelOfOneRole(t *testing.T) {
 			t.Errorf("Serves(%s) is %v", model, !want)
 		}
 	}
-	if got := s.Models(); !slices.Equal(got, []string{"m", "p", "d"}) {
-		t.Errorf("models %q", got)
-	}
+	assert.EqualSlices(t, s.Models(), []string{"m", "p", "d"}, "models")
 	src.set(inst(instance.Prefill, "p:1", serving("m", "late")), inst(instance.Decode, "d:1", serving("late", "m")))
-	if got := s.Models(); !s.Serves("late") || s.Serves("d") || !slices.Equal(got, []string{"m", "late"}) {
-		t.Errorf("models %q", got)
-	}
+	got := s.Models()
+	assert.True(t, s.Serves("late") && !s.Serves("d") && slices.Equal(got, []string{"m", "late"}), "models %q", got)
 	if _, err := s.Pick(decode("p")); !errors.Is(err, sched.ErrUnknownModel) {
 		t.Errorf("a model that is no longer listed: %v", err)
 	}
@@ -162,14 +158,12 @@ func TestMemory_ReleasedWithModel(t *testing.T) {
 	pick("base")
 	base := memory.Used(indexmem.Prompts)
 	pick("adapter")
-	if used := memory.Used(indexmem.Prompts); base == 0 || used <= base {
-		t.Errorf("%d bytes, then %d", base, used)
-	}
+	used := memory.Used(indexmem.Prompts)
+	assert.True(t, base != 0 && used > base, "%d bytes, then %d", base, used)
 	src.set(inst(instance.Prefill, "a:1", serving("base")))
 	pick("base")
-	if used := memory.Used(indexmem.Prompts); used != base {
-		t.Errorf("%d bytes without the adapter, %d before it", used, base)
-	}
+	used = memory.Used(indexmem.Prompts)
+	assert.True(t, used == base, "%d bytes without the adapter, %d before it", used, base)
 	if r, ok := s.Remembered(instance.Prefill); !ok || int64(r.Memory) != base {
 		t.Errorf("%+v", r)
 	}

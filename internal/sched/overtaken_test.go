@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // stuckLeg is a leg that records whether it is overtaken.
@@ -98,16 +99,12 @@ func TestLegs_Overtaken(t *testing.T) {
 				const tick = time.Second / 5
 				if c.after > 0 {
 					time.Sleep(time.Until(begun.Add(c.after - tick)))
-					if slow.stuck() {
-						t.Errorf("overtaken before %s", c.after)
-					}
+					assert.False(t, slow.stuck(), "overtaken before %s", c.after)
 					time.Sleep(2 * tick)
 				} else {
 					time.Sleep(time.Hour)
 				}
-				if slow.stuck() != (c.after > 0) {
-					t.Errorf("stuck: %t", slow.stuck())
-				}
+				assert.Equal(t, slow.stuck(), c.after > 0, "stuck")
 				stop()
 				running.Wait()
 				for _, a := range append(others, one) {
@@ -134,9 +131,7 @@ func TestAssignment_AwaitAgain(t *testing.T) {
 	list[0].EndAwait()
 	list[2].EndAwait()
 	s.Legs.Abandon(list[1].Instance.Key, true, "it is dead")
-	if again.cause == nil {
-		t.Error("the second leg was not called off")
-	}
+	assert.True(t, again.cause != nil, "the second leg was not called off")
 	for _, a := range list {
 		a.EndAwait()
 		a.Done()

@@ -8,6 +8,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // changingSource returns one snapshot at the first call and another
@@ -56,9 +58,7 @@ func TestPick_RepeatedWhenDrained(t *testing.T) {
 			want = 0
 		}
 		s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
-		if picks != want {
-			t.Errorf("%s: counted %d times, want %d", tc.name, picks, want)
-		}
+		assert.True(t, picks == want, "%s: counted %d times, want %d", tc.name, picks, want)
 	}
 }
 
@@ -96,13 +96,9 @@ func TestPick_CountedAfterInstanceReturned(t *testing.T) {
 			publish(in())
 		}
 		a := pick(t, s, decode("m"))
-		if n := s.InFlight(a.Instance.Key); n != 1 {
-			t.Errorf("%d ranks: %d in flight, want 1", ranks, n)
-		}
+		assert.Equal(t, s.InFlight(a.Instance.Key), 1, "%d ranks: in flight", ranks)
 		a.Done()
-		if n := s.InFlight(a.Instance.Key); n != 0 {
-			t.Errorf("%d ranks: %d in flight after the end", ranks, n)
-		}
+		assert.Equal(t, s.InFlight(a.Instance.Key), 0, "%d ranks: in flight after the end", ranks)
 	}
 }
 
@@ -137,9 +133,8 @@ func TestPick_DoesNotWaitForPrepare(t *testing.T) {
 	}()
 	select {
 	case got := <-picked:
-		if want := "d:2 <nil>"; got != want {
-			t.Errorf("picked %s, want %s", got, want)
-		}
+		want := "d:2 <nil>"
+		assert.Equal(t, got, want, "picked")
 	case <-time.After(10 * time.Second):
 		t.Error("the pick waits for an index that it does not need")
 	}
@@ -164,9 +159,7 @@ func TestPinned(t *testing.T) {
 	lost.Unfetched(now.Add(time.Hour))
 	lost.Unfetched(now.Add(time.Minute)) // an earlier end does not replace a later one
 	lost.Done()
-	if lost.Instance == fetched.Instance {
-		t.Fatal("both on one instance")
-	}
+	require.True(t, lost.Instance != fetched.Instance, "both on one instance")
 	restarted := *lost.Instance
 	restarted.Record.ID = "restarted"
 	for _, tc := range []struct {

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -80,9 +81,7 @@ func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment
 			a := pick(t, s, r)
 			if again != nil && again(a) {
 				a.Done()
-				if slices.Contains(r.Tried, a.Instance.Key) {
-					t.Fatalf("%s again", a.Instance.Key)
-				}
+				require.False(t, slices.Contains(r.Tried, a.Instance.Key), "%s again", a.Instance.Key)
 				r.Tried = append(r.Tried, a.Instance.Key)
 				continue
 			}
@@ -214,9 +213,7 @@ func TestSharesOfTwoDialects(t *testing.T) {
 			session := fmt.Sprint("session-", i)
 			p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Session: session})
 			d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session, Partner: p})
-			if err != nil || d.Connector != p.Connector {
-				t.Fatalf("%+v beside %+v: %v", d, p, err)
-			}
+			require.True(t, err == nil && d.Connector == p.Connector, "%+v beside %+v: %v", d, p, err)
 			got[d.Instance.Address] += 100. / n
 			p.Done()
 			d.Done()
@@ -244,9 +241,8 @@ func TestAssignment_NamesPolicy(t *testing.T) {
 				r := decode("m")
 				r.Session, r.Prompt = session, make([]byte, 1000)
 				a, err := s.Pick(r)
-				if err != nil || a.Policy != want || a.Rank != 0 {
-					t.Errorf("bound %t, session %q: %+v, %v; want %s", bind, session, a, err, want)
-				}
+				assert.True(t, err == nil && a.Policy == want && a.Rank == 0,
+					"bound %t, session %q: %+v, %v; want %s", bind, session, a, err, want)
 				chosen[want]++
 			}
 			s.Tally.Picks(func(role instance.Role, by string, n uint64) {
@@ -291,13 +287,11 @@ func TestPolicy_ReceivesRequest(t *testing.T) {
 	d, err := s.Pick(sched.Request{
 		Role: instance.Decode, Model: "m", Partner: p, Session: "s", Prompt: prompt,
 	})
-	if err != nil || d.Policy != policy.Default {
-		t.Fatalf("%+v, %v: the default chooses where another does not", d, err)
-	}
+	require.True(t, err == nil && d.Policy == policy.Default,
+		"%+v, %v: the default chooses where another does not", d, err)
 	r := saw.r
-	if r.Role != instance.Decode || r.Model != "m" || r.Session != "s" || &r.Prompt[0] != &prompt[0] {
-		t.Errorf("%+v", r)
-	}
+	assert.True(t, r.Role == instance.Decode && r.Model == "m" && r.Session == "s" && &r.Prompt[0] == &prompt[0],
+		"%+v", r)
 }
 
 // recordingPolicy records the request and leaves the choice to other policies.
@@ -344,15 +338,11 @@ func TestConcurrentPicks(t *testing.T) {
 						t.Errorf("pick: %v", err)
 						return
 					}
-					if a.Instance.Weight() == 0 {
-						t.Errorf("%s with weight 0", a.Instance.Key)
-					}
+					assert.True(t, a.Instance.Weight() != 0, "%s with weight 0", a.Instance.Key)
 					if i%4 == 0 { // it failed, and is picked again
 						r.Tried = []instance.Key{a.Instance.Key}
 						b, err := s.Pick(r)
-						if err != nil || b.Instance.Key == a.Instance.Key {
-							t.Errorf("%+v after %s: %v", b, a.Instance.Key, err)
-						}
+						assert.True(t, err == nil && b.Instance.Key != a.Instance.Key, "%+v after %s: %v", b, a.Instance.Key, err)
 						b.Done()
 					}
 					a.Done()
@@ -368,9 +358,7 @@ func TestConcurrentPicks(t *testing.T) {
 		close(stop)
 		wg.Wait()
 		s.Loads.Each(func(k instance.Key, n int64) {
-			if n != 0 {
-				t.Errorf("%s: %d in flight", k, n)
-			}
+			assert.Equal(t, n, 0, "%s: in flight", k)
 		})
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -44,14 +45,11 @@ func TestRanks_Share(t *testing.T) {
 			inst(instance.Decode, "a:1", ranks(4)), inst(instance.Decode, "b:1"), inst(instance.Decode, "c:1", ranks(2), weighing(50)))
 		const n = 6000
 		got := pickCounts(t, s, n, sched.Request{Role: instance.Decode, Model: "m"})
-		if len(got) != 7 {
-			t.Fatalf("%d targets: %v", len(got), got)
-		}
+		require.Len(t, got, 7, "targets")
 		for target, weight := range map[string]float64{"a:1#0": 1, "a:1#1": 1, "a:1#2": 1, "a:1#3": 1, "b:1": 1, "c:1#0": .5, "c:1#1": .5} {
 			want := weight / 6 * n
-			if off := float64(got[target]) / want; off < .85 || off > 1.15 {
-				t.Errorf("%s: %d, want %.0f", target, got[target], want)
-			}
+			off := float64(got[target]) / want
+			assert.True(t, off >= .85 && off <= 1.15, "%s: %d, want %.0f", target, got[target], want)
 		}
 	})
 }
@@ -67,9 +65,7 @@ func TestRanksAreSpread(t *testing.T) {
 		for _, count := range got {
 			most = max(most, count)
 		}
-		if len(got) != 6 || float64(most)/(n/6) > 1.1 {
-			t.Errorf("%s: %v", name, got)
-		}
+		assert.True(t, len(got) == 6 && !(float64(most)/(n/6) > 1.1), "%s: %v", name, got)
 	}
 }
 
@@ -78,9 +74,8 @@ func TestTooManyRanks(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]int{-1: 1, 0: 1, 1: 1, 2: 2, instance.MaxRanks: instance.MaxRanks, instance.MaxRanks + 1: 1} {
 		s, _ := build(nil, inst(instance.Decode, "a:1", ranks(n)))
-		if got := pickCounts(t, s, 2*instance.MaxRanks, decode("m")); len(got) != want {
-			t.Errorf("dp_size %d: %d targets", n, len(got))
-		}
+		got := pickCounts(t, s, 2*instance.MaxRanks, decode("m"))
+		assert.Equal(t, len(got), want, "dp_size %d: targets", n)
 	}
 }
 
@@ -122,9 +117,7 @@ func TestRanks_FailedRankAvoided(t *testing.T) {
 				list = append(list, a)
 			}
 			slices.Sort(list)
-			if !slices.Equal(list, tc.want) {
-				t.Errorf("got %v, want %v", list, tc.want)
-			}
+			assert.EqualSlices(t, list, tc.want)
 		})
 	}
 }
@@ -156,22 +149,16 @@ func TestRanksChange(t *testing.T) {
 			got[a.Address()] = true
 			held = append(held, a)
 		}
-		if len(got) != want {
-			t.Errorf("sizes %v: %v", size, got)
-		}
+		assert.Len(t, got, want, "sizes %v", size)
 		sum := int64(0)
 		s.Loads.Each(func(_ instance.Key, n int64) { sum += n })
-		if sum != int64(len(held)) {
-			t.Errorf("sizes %v: %d in flight, want %d", size, sum, len(held))
-		}
+		assert.Equal(t, sum, int64(len(held)), "sizes %v: in flight, want %d", size, len(held))
 	}
 	for _, a := range held {
 		a.Done()
 	}
 	s.Loads.Each(func(k instance.Key, n int64) {
-		if n != 0 {
-			t.Errorf("%s has %d in flight", k, n)
-		}
+		assert.True(t, n == 0, "%s has %d in flight", k, n)
 	})
 }
 
@@ -209,9 +196,7 @@ func TestWantedRank(t *testing.T) {
 		r := decode("m")
 		r.Ranked, r.Rank = true, rank
 		got := slices.Sorted(maps.Keys(pickCounts(t, s, 300, r)))
-		if !slices.Equal(got, want) {
-			t.Errorf("rank %d: got %v, want %v", rank, got, want)
-		}
+		assert.EqualSlices(t, got, want, "rank %d", rank)
 	}
 	// If the wanted rank has failed and there is no other instance, no other rank is picked.
 	r := decode("m")
@@ -234,26 +219,20 @@ func TestRanks_MemoryAndLoad(t *testing.T) {
 	}
 	a := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat("text", 2000))})
 	all, _ := s.Remembered(instance.Prefill)
-	if all.Entries == 0 || all.Text == 0 || all.Text > 8000 || all.Memory == 0 {
-		t.Errorf("%+v", all)
-	}
+	assert.True(t, all.Entries != 0 && all.Text != 0 && all.Text <= 8000 && all.Memory != 0, "%+v", all)
 	all.Memory = 0 // shared by all ranks
 	for rank, is := range s.Ranks(in) {
 		want := sched.RankLoad{}
 		if rank == a.Rank {
 			want = sched.RankLoad{InFlight: 1, Waiting: is.Waiting, Held: int64(a.Tokens), Prompts: all}
 		}
-		if is != want || (is.Waiting > 0) != (rank == a.Rank) {
-			t.Errorf("rank %d: %+v, want %+v", rank, is, want)
-		}
+		assert.True(t, is == want && (is.Waiting > 0) == (rank == a.Rank), "rank %d: %+v, want %+v", rank, is, want)
 	}
 	a.Done()
-	if got := s.Ranks(in); len(got) != 3 || got[a.Rank] != (sched.RankLoad{Prompts: all}) {
-		t.Errorf("after its end: %+v", got)
-	}
-	if got := s.Ranks(inst(instance.Prefill, "unknown:1")); got != nil {
-		t.Errorf("one that is not known: %+v", got)
-	}
+	got := s.Ranks(in)
+	assert.True(t, len(got) == 3 && got[a.Rank] == (sched.RankLoad{Prompts: all}), "after its end: %+v", got)
+	got = s.Ranks(inst(instance.Prefill, "unknown:1"))
+	assert.True(t, got == nil, "one that is not known: %+v", got)
 	byTurns, _ := chosenBy(t, "round_robin", nil, false, in)
 	if _, ok := byTurns.Remembered(instance.Prefill); ok {
 		t.Error("round_robin remembers prompts")

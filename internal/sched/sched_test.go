@@ -15,8 +15,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -100,9 +102,7 @@ func TestPick_EligibleInstances(t *testing.T) {
 			t.Parallel()
 			s, _ := build(nil, inst(instance.Decode, "a:1", tc.change))
 			a, err := s.Pick(decode("m"))
-			if !errors.Is(err, tc.want) {
-				t.Fatalf("Pick: %v, want %v", err, tc.want)
-			}
+			require.True(t, errors.Is(err, tc.want), "Pick: %v, want %v", err, tc.want)
 			a.Done()
 		})
 	}
@@ -151,9 +151,7 @@ func TestTurns_FleetChanges(t *testing.T) {
 			source.set(slices.Delete(slices.Clone(fleet), removed, removed+1)...)
 		}
 	}
-	if len(got) != n {
-		t.Errorf("%d of %d were used", len(got), n)
-	}
+	assert.True(t, len(got) == n, "%d of %d were used", len(got), n)
 }
 
 // In a large fleet, too, the requests of an ejected instance are spread over many others.
@@ -179,9 +177,8 @@ func TestEjectedShare_SpreadInLargeFleet(t *testing.T) {
 			more++
 		}
 	}
-	if got["d:0500"] != 0 || more < well["d:0500"]/2 {
-		t.Errorf("the sick one got %d; its %d turns went to %d others", got["d:0500"], well["d:0500"], more)
-	}
+	assert.True(t, got["d:0500"] == 0 && more >= well["d:0500"]/2,
+		"the sick one got %d; its %d turns went to %d others", got["d:0500"], well["d:0500"], more)
 }
 
 // Long legs are spread over all instances of a large fleet: none has more than one leg above the minimum.
@@ -197,9 +194,8 @@ func TestLongLegsAreSpread(t *testing.T) {
 			continue
 		}
 		s.Loads.Each(func(k instance.Key, inFlight int64) {
-			if most := int64((picked+1)/n) + 1; inFlight > most {
-				t.Errorf("%s has %d of %d", k.Address, inFlight, picked+1)
-			}
+			most := int64((picked+1)/n) + 1
+			assert.True(t, inFlight <= most, "%s has %d of %d", k.Address, inFlight, picked+1)
 		})
 	}
 }
@@ -216,9 +212,7 @@ func TestProxies_DifferentFirstPicks(t *testing.T) {
 		a := pick(t, s, decode("m"))
 		first[a.Instance.Address] = true
 	}
-	if len(first) < 10 {
-		t.Errorf("20 proxies begin at %d places", len(first))
-	}
+	assert.True(t, len(first) >= 10, "20 proxies begin at %d places", len(first))
 }
 
 // lostMeanwhile is a health in which an instance is ejected during a
@@ -312,9 +306,7 @@ func TestMostEjected(t *testing.T) {
 				got[a.Instance.Address] = true
 				a.Done()
 			}
-			if got := slices.Sorted(maps.Keys(got)); !slices.Equal(got, tc.want) {
-				t.Errorf("picked %v, want %v", got, tc.want)
-			}
+			assert.EqualSlices(t, slices.Sorted(maps.Keys(got)), tc.want, "picked")
 		})
 	}
 }
@@ -325,13 +317,9 @@ func TestPairs_SameConnector(t *testing.T) {
 	s, src := build(nil, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2", nixl), inst(instance.Decode, "d:1", nixl))
 	for range 8 {
 		p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
-		if err != nil || p.Connector != "nixl" {
-			t.Fatalf("a prefill that no decode can follow: %v, %v", p, err)
-		}
+		require.True(t, err == nil && p.Connector == "nixl", "a prefill that no decode can follow: %v, %v", p, err)
 		d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Partner: p})
-		if err != nil || d.Connector != "nixl" {
-			t.Fatalf("Pick: %v, %v", d, err)
-		}
+		require.True(t, err == nil && d.Connector == "nixl", "Pick: %v, %v", d, err)
 	}
 	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1", nixl))
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrNone) {
@@ -351,20 +339,16 @@ func TestInFlight_OutlivesSnapshot(t *testing.T) {
 	if _, err := s.Pick(decode("m")); err == nil {
 		t.Fatal("picked one that left")
 	}
-	if n := s.InFlight(k); n != 1 {
-		t.Fatalf("in flight %d while the request runs", n)
-	}
+	n := s.InFlight(k)
+	require.True(t, n == 1, "in flight %d while the request runs", n)
 	src.set(inst(instance.Decode, "d:1"))
 	b := pick(t, s, decode("m"))
-	if n := s.InFlight(k); n != 2 {
-		t.Fatalf("in flight %d, want 2", n)
-	}
+	require.Equal(t, s.InFlight(k), 2, "in flight")
 	a.Done()
 	a.Done()
 	b.Done()
-	if n := s.InFlight(k); n != 0 {
-		t.Fatalf("in flight %d after the end", n)
-	}
+	n = s.InFlight(k)
+	require.True(t, n == 0, "in flight %d after the end", n)
 	var none *sched.Assignment
 	none.Done() // a leg that was never picked can be ended, too
 }
@@ -400,9 +384,7 @@ func TestPick_ConcurrentChanges(t *testing.T) {
 	src.set(inst(instance.Decode, "d:1"))
 	pick(t, s, decode("m")).Done()
 	s.Loads.Each(func(k instance.Key, n int64) {
-		if n != 0 {
-			t.Errorf("%s: %d in flight", k, n)
-		}
+		assert.Equal(t, n, 0, "%s: in flight", k)
 	})
 }
 
@@ -469,9 +451,7 @@ func TestPick_DuringIndexBuild(t *testing.T) {
 		defer a.Done()
 		return a.Instance.Record.ID
 	}
-	if id := pick(); id != "old" {
-		t.Fatalf("picked %s", id)
-	}
+	require.Equal(t, pick(), "old", "picked")
 	src.set(named("new"))
 	got := make(chan string, 2)
 	go func() { got <- pick() }()
@@ -480,9 +460,7 @@ func TestPick_DuringIndexBuild(t *testing.T) {
 	<-picking
 	close(built)
 	for range 2 {
-		if id := <-got; id != "new" {
-			t.Errorf("picked %s", id)
-		}
+		assert.Equal(t, <-got, "new", "picked")
 	}
 }
 
@@ -512,8 +490,7 @@ func TestPreparedSnapshot_NoBuildOnPick(t *testing.T) {
 				t.Fatalf("picked %+v, %v, want revision %d", a, err, snap.Revision)
 			}
 		}
-		if n := resolved.Load() - before; n != 0 {
-			t.Errorf("round %d: a pick resolved %d instances", i, n)
-		}
+		n := resolved.Load() - before
+		assert.True(t, n == 0, "round %d: a pick resolved %d instances", i, n)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // token_weighted picks the instance with the fewest bytes in flight. A leg's score is
@@ -21,9 +22,7 @@ func TestScores_Released(t *testing.T) {
 	p := pick(instance.Prefill, 1000)
 	first := pick(instance.Decode, 4000)
 	second := pick(instance.Decode, 3000)
-	if first.Instance == second.Instance {
-		t.Errorf("both went to %s", first.Instance.Key)
-	}
+	assert.True(t, first.Instance != second.Instance, "both went to %s", first.Instance.Key)
 	if third := pick(instance.Decode, 500); third.Instance != second.Instance {
 		t.Errorf("4,000 bytes against 3,000: the next went to %s", third.Instance.Key)
 	} else {
@@ -38,15 +37,11 @@ func TestScores_Released(t *testing.T) {
 	}
 	second.Done()
 	l := s.LoadOf("b:1")
-	if got := l.ScoreOf(instance.Prefill).Load(); got != 128_699_500 {
-		t.Errorf("prefill scores %d", got)
-	}
+	assert.Equal(t, l.ScoreOf(instance.Prefill).Load(), 128_699_500, "prefill scores")
 	p.Done()
 	for _, address := range []string{"b:1", "d:1"} {
 		for _, role := range instance.Roles() {
-			if got := s.LoadOf(address).ScoreOf(role).Load(); got != 0 {
-				t.Errorf("%s %s: %d is left", role, address, got)
-			}
+			assert.Equal(t, s.LoadOf(address).ScoreOf(role).Load(), 0, "%s %s: is left", role, address)
 		}
 	}
 }

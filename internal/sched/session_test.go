@@ -7,6 +7,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // sessions picks once for each of n sessions and returns the instances.
@@ -34,30 +36,22 @@ func TestSessionStays(t *testing.T) {
 	s, src := build(nil, fleetOf(4)...)
 	first := sessions(t, s, 400)
 	for i, k := range sessions(t, s, 400) {
-		if k != first[i] {
-			t.Fatalf("session %d moved from %s to %s", i, first[i], k)
-		}
+		require.True(t, k == first[i], "session %d moved from %s to %s", i, first[i], k)
 	}
 	count := map[instance.Key]int{}
 	for _, k := range first {
 		count[k]++
 	}
 	for k, n := range count {
-		if n < 50 || n > 200 {
-			t.Errorf("%s has %d of 400 sessions", k, n)
-		}
+		assert.True(t, n >= 50 && n <= 200, "%s has %d of 400 sessions", k, n)
 	}
-	if len(count) != 4 {
-		t.Errorf("%d of 4 instances have sessions", len(count))
-	}
+	assert.Equal(t, len(count), 4, "instances with sessions")
 	// Another proxy, which has the instances in another order, picks the same.
 	list := fleetOf(4)
 	list[0], list[3] = list[3], list[0]
 	other, _ := build(nil, list...)
 	for i, k := range sessions(t, other, 400) {
-		if k != first[i] {
-			t.Fatalf("session %d is on %s here and on %s there", i, first[i], k)
-		}
+		require.True(t, k == first[i], "session %d is on %s here and on %s there", i, first[i], k)
 	}
 	// Only the sessions of the removed instance move, and they return with it.
 	src.set(fleetOf(4)[1:]...)
@@ -66,15 +60,11 @@ func TestSessionStays(t *testing.T) {
 		if first[i] != left && k != first[i] {
 			t.Errorf("session %d moved from %s to %s without need", i, first[i], k)
 		}
-		if k == left {
-			t.Errorf("session %d is on %s, which left", i, k)
-		}
+		assert.True(t, k != left, "session %d is on %s, which left", i, k)
 	}
 	src.set(fleetOf(4)...)
 	for i, k := range sessions(t, s, 400) {
-		if k != first[i] {
-			t.Errorf("session %d did not come back to %s", i, first[i])
-		}
+		assert.True(t, k == first[i], "session %d did not come back to %s", i, first[i])
 	}
 }
 
@@ -85,25 +75,19 @@ func TestSession_AvoidsEjected(t *testing.T) {
 	bad := fleetOf(3)[1].Key
 	s, _ := build(sick{bad: true}, fleetOf(3)...)
 	for i, k := range sessions(t, s, 60) {
-		if k == bad {
-			t.Errorf("session %d went to the sick instance", i)
-		}
+		assert.True(t, k != bad, "session %d went to the sick instance", i)
 		if first[i] != bad && k != first[i] {
 			t.Errorf("session %d moved from %s to %s without need", i, first[i], k)
 		}
 	}
 	// A retry uses another instance although the session is bound.
 	for i, k := range sessions(t, healthy, 60, bad) {
-		if k == bad {
-			t.Errorf("session %d got the instance that it had tried", i)
-		}
+		assert.True(t, k != bad, "session %d got the instance that it had tried", i)
 	}
 	_, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: "x", Tried: []instance.Key{
 		fleetOf(3)[0].Key, fleetOf(3)[1].Key, fleetOf(3)[2].Key,
 	}})
-	if !errors.Is(err, sched.ErrNone) {
-		t.Errorf("everybody tried: %v", err)
-	}
+	assert.True(t, errors.Is(err, sched.ErrNone), "everybody tried: %v", err)
 }
 
 func BenchmarkPickSession(b *testing.B) {

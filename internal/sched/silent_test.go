@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func slow(in *instance.Instance) {
@@ -59,9 +60,7 @@ func TestSlowInstance_LastResort(t *testing.T) {
 		p := pick(t, s, decode("m"))
 		got[p.Instance.Address] = true
 	}
-	if len(got) != 2 {
-		t.Errorf("picked %v", got)
-	}
+	assert.Len(t, got, 2, "picked")
 }
 
 // suspendedHealth is a health with suspended instances.
@@ -122,9 +121,8 @@ func TestSilentPrefill_FallbackPreferred(t *testing.T) {
 			t.Errorf("optional %t: %v", optional, err)
 		}
 		prefill, decode := s.Usable(instance.Prefill, "m", nil), s.Usable(instance.Decode, "m", nil)
-		if len(decode) != 1 || (len(prefill) == 0) != optional {
-			t.Errorf("optional %t: usable are %d prefill and %d decode instances", optional, len(prefill), len(decode))
-		}
+		assert.True(t, len(decode) == 1 && (len(prefill) == 0) == optional,
+			"optional %t: usable are %d prefill and %d decode instances", optional, len(prefill), len(decode))
 	}
 }
 
@@ -183,9 +181,8 @@ func TestSilentLegs_MovedIfPossible(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		for name, l := range legs {
-			if silent, cause := l.recorded(); cause != nil || silent != 7*time.Second {
-				t.Errorf("%s, alone: %v, silent for %s", name, cause, silent)
-			}
+			silent, cause := l.recorded()
+			assert.True(t, cause == nil && silent == 7*time.Second, "%s, alone: %v, silent for %s", name, cause, silent)
 		}
 		src.set(a, b)
 		time.Sleep(2 * time.Second)
@@ -196,9 +193,8 @@ func TestSilentLegs_MovedIfPossible(t *testing.T) {
 		}
 		stop()
 		wg.Wait()
-		if n := len(asked); n < 3 || n > 6 {
-			t.Errorf("asked %d times in 5 s", n)
-		}
+		n := len(asked)
+		assert.True(t, n >= 3 && n <= 6, "asked %d times in 5 s", n)
 	})
 }
 
@@ -222,13 +218,10 @@ func TestResponsiveInstance_NotProbed(t *testing.T) {
 			streaming.NoteProgress()
 			time.Sleep(100 * time.Millisecond)
 		}
-		if asked.Load() != 0 || s.Loads.Progress(a.Key) != 50 {
-			t.Errorf("asked %d times; progress %d", asked.Load(), s.Loads.Progress(a.Key))
-		}
+		assert.True(t, asked.Load() == 0 && s.Loads.Progress(a.Key) == 50,
+			"asked %d times; progress %d", asked.Load(), s.Loads.Progress(a.Key))
 		time.Sleep(3 * time.Second)
-		if asked.Load() == 0 {
-			t.Error("no progress for 3 s, and Silent was not called")
-		}
+		assert.True(t, asked.Load() != 0, "no progress for 3 s, and Silent was not called")
 		waits.EndAwait()
 		waits.Done()
 		streaming.Done()
@@ -247,9 +240,7 @@ func TestLegsOnASlowInstance(t *testing.T) {
 	defer p.Done()
 	was := inst(instance.Decode, "a:1", slow)
 	src.set(was)
-	if err := s.Removed(p); err != nil {
-		t.Errorf("alone: %v", err)
-	}
+	assert.NoError(t, s.Removed(p), "alone")
 	src.set(was, b)
 	if err := s.Removed(p); !errors.Is(err, sched.ErrRemoved) {
 		t.Errorf("beside another: %v", err)
@@ -324,9 +315,7 @@ func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 			wg.Go(func() { s.Legs.Run(ctx) })
 			p := pick(t, s, sched.Request{Role: role, Model: "m"})
 			time.Sleep(5 * time.Second)
-			if got := asked.Load() > 0; got != want {
-				t.Errorf("%s: asked %d times", role, asked.Load())
-			}
+			assert.Equal(t, asked.Load() > 0, want, "%s: asked %d times", role, asked.Load())
 			p.Done()
 			stop()
 			wg.Wait()
@@ -353,9 +342,7 @@ func TestLegs_MoveWhenTheyBeginLate(t *testing.T) {
 		src.set(inst(instance.Decode, "a:1"))
 		synctest.Wait()
 		b := pick(t, s, decode("m"))
-		if a.ShouldMove() || b.ShouldMove() {
-			t.Error("it moves after the drain was undone")
-		}
+		assert.True(t, !a.ShouldMove() && !b.ShouldMove(), "it moves after the drain was undone")
 		a.Done()
 		b.Done()
 		stop()
@@ -397,13 +384,9 @@ func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 				}
 				drain(tc.after)
 				time.Sleep(tc.after - time.Millisecond)
-				if a.ShouldMove() {
-					t.Error("it moves too early")
-				}
+				assert.False(t, a.ShouldMove(), "it moves too early")
 				time.Sleep(time.Hour)
-				if !a.ShouldMove() {
-					t.Error("it stays")
-				}
+				assert.True(t, a.ShouldMove(), "it stays")
 				a.Done()
 				stop()
 				running.Wait()

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -75,9 +76,7 @@ func TestHits(t *testing.T) {
 		a.Done()
 	}
 	s.Loads.Hits(func(k instance.Key, h Hits) {
-		if k != in.Key || h != (Hits{Asked: 2048, Expected: 1024, Found: 900}) {
-			t.Errorf("%s: %+v", k, h)
-		}
+		assert.True(t, k == in.Key && h == (Hits{Asked: 2048, Expected: 1024, Found: 900}), "%s: %+v", k, h)
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // opinions is a health with these instances in trouble.
@@ -134,9 +136,8 @@ func TestAdmitted(t *testing.T) {
 			got = append(got, among.Index(i))
 		}
 		want := admittedOneByOne(s, ix, list, &r)
-		if !slices.Equal(got, want) {
-			t.Fatalf("round %d: admitted %v, want %v; %+v of %d", round, got, want, r, len(list.items))
-		}
+		require.True(t, slices.Equal(got, want),
+			"round %d: admitted %v, want %v; %+v of %d", round, got, want, r, len(list.items))
 		switch {
 		case l == nil:
 			seen["the whole list"]++
@@ -150,11 +151,7 @@ func TestAdmitted(t *testing.T) {
 		}
 	}
 	for what, n := range seen {
-		if n < 100 {
-			t.Errorf("%s: only %d times", what, n)
-		}
+		assert.True(t, n >= 100, "%s: only %d times", what, n)
 	}
-	if len(seen) != 3 {
-		t.Errorf("seen %v", seen)
-	}
+	assert.Len(t, seen, 3, "seen")
 }

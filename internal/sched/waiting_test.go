@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -34,15 +35,11 @@ func TestLegs_LateCheckCancelsNothing(t *testing.T) {
 	leg := &waitingLeg{}
 	pick.Await(leg, time.Now())
 	s.Legs.cancelRemoved(first, away)
-	if leg.cause != nil {
-		t.Errorf("called off: %v", leg.cause)
-	}
+	assert.NoError(t, leg.cause, "called off")
 	src.s = instance.NewSnapshot(4, nil)
 	s.Legs.cancelRemoved(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
 	s.Legs.cancelRemoved(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
-	if leg.cause == nil {
-		t.Error("its instance left, and it still waits")
-	}
+	assert.True(t, leg.cause != nil, "its instance left, and it still waits")
 }
 
 // A change before the first check calls legs off, too: a proxy
@@ -63,7 +60,5 @@ func TestLegs_ChangeBeforeFirstCheck(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	s.Legs.Run(ended)
-	if leg.cause == nil {
-		t.Error("its instance left, and it still waits")
-	}
+	assert.True(t, leg.cause != nil, "its instance left, and it still waits")
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func labelled(zone string) func(*instance.Instance) {
@@ -54,17 +56,11 @@ func TestZoneIsPreferred(t *testing.T) {
 			for i := range 40 {
 				a := pick(t, s, sched.Request{Role: role, Model: "m", Session: fmt.Sprint(i), Prompt: []byte(strings.Repeat(fmt.Sprint("prompt ", i, ", "), 50))})
 				a.Done()
-				if zoneOf(a) != "b" || a.Elsewhere != "" {
-					t.Errorf("%s: %q", a.Instance.Key, a.Elsewhere)
-				}
+				assert.True(t, zoneOf(a) == "b" && a.Elsewhere == "", "%s: %q", a.Instance.Key, a.Elsewhere)
 				got[a.Instance.Address]++
 			}
-			if len(got) != 2 {
-				t.Errorf("not all of the zone are used: %v", got)
-			}
-			if n := elsewhereCounts(s, role); len(n) != 0 {
-				t.Errorf("counted: %v", n)
-			}
+			assert.Len(t, got, 2, "not all of the zone are used")
+			assert.Len(t, elsewhereCounts(s, role), 0, "counted")
 		}
 	})
 }
@@ -77,16 +73,13 @@ func TestDecode_InZoneOfPrefill(t *testing.T) {
 	for range 16 {
 		p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 		d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Partner: p})
-		if err != nil || zoneOf(d) != zoneOf(p) {
-			t.Errorf("prefill on %s, decode on %s: %v", p.Instance.Key, d.Instance.Key, err)
-		}
+		assert.True(t, err == nil && zoneOf(d) == zoneOf(p),
+			"prefill on %s, decode on %s: %v", p.Instance.Key, d.Instance.Key, err)
 		zones[zoneOf(p)] = true
 		p.Done()
 		d.Done()
 	}
-	if len(zones) != 2 {
-		t.Errorf("prefill stayed in %v", zones)
-	}
+	assert.Len(t, zones, 2, "prefill stayed in")
 }
 
 // If no instance of the zone may be picked, instances of other zones are, and these picks are counted.
@@ -104,12 +97,9 @@ func TestZone_NoneAvailable(t *testing.T) {
 		"there is no": inZone(t, "z", "round_robin", nil, append(twoZones(), none)...),
 	} {
 		a, err := s.Pick(decode("m"))
-		if err != nil || zoneOf(a) == "z" || a.Elsewhere != "zone_none" {
-			t.Fatalf("%s: %v, %v", name, a, err)
-		}
-		if n := elsewhereCounts(s, instance.Decode); n["zone_none"] != 1 {
-			t.Errorf("%s: counted %v", name, n)
-		}
+		require.True(t, err == nil && zoneOf(a) != "z" && a.Elsewhere == "zone_none", "%s: %v, %v", name, a, err)
+		n := elsewhereCounts(s, instance.Decode)
+		assert.Equal(t, n["zone_none"], 1, "%s: counted %v", name, n)
 	}
 	// If no instance has a zone, none is preferred and nothing is counted.
 	s := inZone(t, "b", "round_robin", nil, none, inst(instance.Decode, "c:2"))
@@ -130,18 +120,13 @@ func TestZoneOverloaded(t *testing.T) {
 	var held []*sched.Assignment
 	for range 9 {
 		a, err := s.Pick(decode("m"))
-		if err != nil || zoneOf(a) != "b" {
-			t.Fatalf("%d are few: %v, %v", len(held), a.Instance.Key, err)
-		}
+		require.True(t, err == nil && zoneOf(a) == "b", "%d are few: %v, %v", len(held), a.Instance.Key, err)
 		held = append(held, a)
 	}
 	a, err := s.Pick(decode("m"))
-	if err != nil || zoneOf(a) != "a" || a.Elsewhere != "zone_overloaded" {
-		t.Fatalf("%v, %v", a, err)
-	}
-	if n := elsewhereCounts(s, instance.Decode); n["zone_overloaded"] != 1 {
-		t.Errorf("counted %v", n)
-	}
+	require.True(t, err == nil && zoneOf(a) == "a" && a.Elsewhere == "zone_overloaded", "%v, %v", a, err)
+	n := elsewhereCounts(s, instance.Decode)
+	assert.Equal(t, n["zone_overloaded"], 1, "counted %v", n)
 	held[0].Done()
 	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "b" {
 		t.Errorf("it has room again: %v, %v", a.Instance.Key, err)
@@ -172,22 +157,16 @@ func TestExplain_Zone(t *testing.T) {
 		}
 		return out
 	}
-	if got := outs(); got != "a:1=zone b:1= " {
-		t.Error(got)
-	}
+	assert.Equal(t, outs(), "a:1=zone b:1= ")
 	s.Loads.SetOthers(map[string]instance.OthersLoad{"b:1": {InFlight: 100}})
-	if got := outs(); got != "a:1=zone b:1= " {
-		t.Errorf("of two none is overloaded: %s", got)
-	}
+	assert.Equal(t, outs(), "a:1=zone b:1= ", "of two none is overloaded")
 	r := decode("m")
 	r.Tentative, r.Tried = true, []instance.Key{{Role: instance.Decode, Address: "b:1"}}
 	a, err := s.Pick(r)
-	if err != nil || a.Elsewhere != "zone_none" || len(elsewhereCounts(s, instance.Decode)) != 0 {
-		t.Fatalf("%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
-	}
+	require.True(t, err == nil && a.Elsewhere == "zone_none" && len(elsewhereCounts(s, instance.Decode)) == 0,
+		"%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
 	a.Confirm()
-	if n := elsewhereCounts(s, instance.Decode); n["zone_none"] != 1 {
-		t.Errorf("counted %v", n)
-	}
+	n := elsewhereCounts(s, instance.Decode)
+	assert.Equal(t, n["zone_none"], 1, "counted %v", n)
 	a.Done()
 }

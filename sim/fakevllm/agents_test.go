@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -39,9 +40,7 @@ func TestAgentsRoutes_SameAnswerAsChat(t *testing.T) {
 			t.Fatalf("%s: %d %v: %s", tc.body, r.status, err, r.body)
 		}
 		require.NoError(t, json.Unmarshal(text, &w))
-		if !holds(v, w) {
-			t.Errorf("%s: %s\nsays not %s", tc.body, r.body, text)
-		}
+		assert.True(t, holds(v, w), "%s: %s\nsays not %s", tc.body, r.body, text)
 		stream := post(t, client(t), s.URL()+tc.path, "", tc.body+`,"stream":true}`)
 		if said := deltas(t, stream.body); said != want.Text || stream.err != nil {
 			t.Errorf("%s: the stream says %q, ends with %v", tc.body, said, stream.err)
@@ -82,9 +81,7 @@ func deltas(t *testing.T, stream string) (said string) {
 			Delta    json.RawMessage
 			Sequence *int `json:"sequence_number"`
 		}
-		if err := json.Unmarshal([]byte(strings.TrimPrefix(data, "data: ")), &v); err != nil {
-			t.Fatalf("%v in %q", err, event)
-		}
+		require.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(data, "data: ")), &v), "%q", event)
 		if name != "event: "+v.Type || strings.HasPrefix(v.Type, "response.") != (v.Sequence != nil) || v.Sequence != nil && *v.Sequence != number {
 			t.Fatalf("event %d: %q", number, event)
 		}
@@ -95,9 +92,7 @@ func deltas(t *testing.T, stream string) (said string) {
 			Part string `json:"partial_json"`
 		}
 		if json.Unmarshal(v.Delta, &s) != nil && len(v.Delta) > 0 {
-			if err := json.Unmarshal(v.Delta, &block); err != nil {
-				t.Fatalf("%v in %q", err, event)
-			}
+			require.NoError(t, json.Unmarshal(v.Delta, &block), "%q", event)
 		}
 		said += s + block.Text + block.Part
 	}
@@ -123,23 +118,16 @@ func TestAgentsRoutes_TransferParams(t *testing.T) {
 				}
 				second := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				c := d.Counters()
-				if second.status != http.StatusOK || c.TransfersLoaded != 1 || c.LocalPrefills != 0 {
-					t.Errorf("%d %s: %+v", second.status, second.body, c)
-				}
-				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
-					t.Errorf("%v", v)
-				}
+				assert.True(t, second.status == http.StatusOK && c.TransfersLoaded == 1 && c.LocalPrefills == 0,
+					"%d %s: %+v", second.status, second.body, c)
+				assert.Len(t, append(p.Violations(), d.Violations()...), 0)
 				// The blocks were fetched before, so the load fails before the first token.
 				again := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				switch {
 				case !stream:
-					if again.status != http.StatusInternalServerError {
-						t.Errorf("%d %s", again.status, again.body)
-					}
+					assert.Equal(t, again.status, http.StatusInternalServerError, again.body)
 				case path == pathResponses: // vLLM cuts the stream
-					if again.err == nil || deltas(t, again.body) != "" {
-						t.Errorf("%v: %s", again.err, again.body)
-					}
+					assert.True(t, again.err != nil && deltas(t, again.body) == "", "%v: %s", again.err, again.body)
 				case again.err != nil || !strings.HasSuffix(again.body, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"internal_error\",\"message\":\"Internal server error\"}}\n\n"):
 					t.Errorf("%v: %s", again.err, again.body)
 				}
@@ -164,9 +152,8 @@ func TestAgentsRoutesCallTools(t *testing.T) {
 			t.Errorf("%s: %v\n%s\n%s", path, err, whole.body, stream.body)
 		}
 		cut := post(t, client(t), s.URL()+path, "", strings.Replace(body, "99", "1", 1)+`}`)
-		if cut.status != map[string]int{pathResponses: 400, pathMessages: 500}[path] {
-			t.Errorf("%s: half a call: %d %s", path, cut.status, cut.body)
-		}
+		assert.Equal(t, cut.status, map[string]int{pathResponses: 400, pathMessages: 500}[path],
+			"%s: half a call: %s", path, cut.body)
 	}
 }
 
@@ -230,8 +217,7 @@ func TestAgentsRoutesRefuse(t *testing.T) {
 		{pathMessages, `{"model":"fake-model",` + hello + `,"max_tokens":1,"stop_sequences":"x"}`, 400, "body.stop_sequences"},
 		{pathMessages, `{"model":"fake-model","messages":[{"role":"tool","content":"x"}],"max_tokens":1}`, 400, "body.messages.0.role"},
 	} {
-		if r := post(t, client(t), s.URL()+tc.path, "", tc.body); r.status != tc.status || !strings.Contains(r.body, tc.says) {
-			t.Errorf("%s: %d %s", tc.body, r.status, r.body)
-		}
+		r := post(t, client(t), s.URL()+tc.path, "", tc.body)
+		assert.True(t, r.status == tc.status && strings.Contains(r.body, tc.says), "%s: %d %s", tc.body, r.status, r.body)
 	}
 }

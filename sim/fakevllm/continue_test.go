@@ -19,6 +19,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -36,9 +37,7 @@ func stream(t *testing.T, s *fakevllm.Server, path string, body map[string]any) 
 	text, err := json.Marshal(body)
 	require.NoError(t, err)
 	r := post(t, client(t), s.URL()+path, "", string(text))
-	if r.status != http.StatusOK {
-		t.Fatalf("%s: %d %s", text, r.status, r.body)
-	}
+	require.Equal(t, r.status, http.StatusOK, "%s: %s", text, r.body)
 	for part := range strings.SplitSeq(strings.TrimSuffix(r.body, "\n\n"), "\n\n") {
 		data, _ := strings.CutPrefix(part, "data: ")
 		if data == "[DONE]" {
@@ -67,9 +66,7 @@ func rest(t *testing.T, s *fakevllm.Server, path string, body map[string]any, pr
 		body["kv_transfer_params"] = map[string]any{"prompt_token_ids": ids}
 	}
 	echoed, list := stream(t, s, path, body)
-	if !slices.Equal(echoed, ids) {
-		t.Fatalf("prompt ids are %v, not %v", echoed, ids)
-	}
+	require.EqualSlices(t, echoed, ids, "prompt ids")
 	return list
 }
 
@@ -102,14 +99,11 @@ func TestContinue(t *testing.T) {
 			for cut := 1; cut < len(all); cut++ {
 				has := pieces.Join(all[:cut])
 				got := pieces.Join(rest(t, s, tt.path, tt.body, prompt, has.IDs))
-				if d := cmp.Diff(want.IDs, append(slices.Clone(has.IDs), got.IDs...)); d != "" {
-					t.Fatalf("after %d events: %s", cut, d)
-				}
+				require.Equal(t, cmp.Diff(want.IDs, append(slices.Clone(has.IDs), got.IDs...)), "", "after %d events", cut)
 				text := model.Detokenize(has.IDs)
 				if utf8.ValidString(text) {
-					if has.Text+got.Text != want.Text || has.Finish+got.Finish != want.Finish {
-						t.Errorf("after %d events: %q and %q %q are not %q %q", cut, has.Text, got.Text, got.Finish, want.Text, want.Finish)
-					}
+					assert.True(t, has.Text+got.Text == want.Text && has.Finish+got.Finish == want.Finish,
+						"after %d events: %q and %q %q are not %q %q", cut, has.Text, got.Text, got.Finish, want.Text, want.Finish)
 					continue
 				}
 				half++
@@ -117,9 +111,7 @@ func TestContinue(t *testing.T) {
 					t.Errorf("after half a character the text is %q, not %q first", got.Text, leak)
 				}
 			}
-			if tt.o.SplitCharacters && half == 0 {
-				t.Error("no event ends in half a character")
-			}
+			assert.False(t, tt.o.SplitCharacters && half == 0, "no event ends in half a character")
 		})
 	}
 }
@@ -137,9 +129,8 @@ func TestContinue_WrongHistory(t *testing.T) {
 		for _, history := range [][]int{want.IDs[:5], append(slices.Clone(want.IDs[:4]), 77), slices.Concat(want.IDs[:2], want.IDs[3:6])} {
 			got := pieces.Join(rest(t, s, path, body, prompt, history))
 			exact := slices.Equal(got.IDs, want.IDs[len(history):])
-			if exact != slices.Equal(history, want.IDs[:5]) {
-				t.Errorf("%s: after %v follows %v, of %v", path, history, got.IDs, want.IDs)
-			}
+			assert.Equal(t, exact, slices.Equal(history, want.IDs[:5]),
+				"%s: after %v follows %v, of %v", path, history, got.IDs, want.IDs)
 		}
 	}
 }
@@ -163,9 +154,7 @@ func TestReasoningTokens(t *testing.T) {
 			for _, m := range number.FindAllStringSubmatch(r.body, -1) {
 				counts = append(counts, m[1])
 			}
-			if len(counts) == 0 {
-				t.Fatalf("%s: no count in %s", reasoning, r.body)
-			}
+			require.True(t, len(counts) != 0, "%s: no count in %s", reasoning, r.body)
 			return counts
 		}
 		want := strconv.Itoa(tokens)
@@ -176,9 +165,8 @@ func TestReasoningTokens(t *testing.T) {
 			t.Errorf("%s: a stream has %q reasoning tokens, want %s", reasoning, got, want)
 		}
 		got := post(`,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`)
-		if got[0] != "0" || got[len(got)-1] != want || got[len(got)-2] != want {
-			t.Errorf("%s: events have %q reasoning tokens, want %s in the end", reasoning, got, want)
-		}
+		assert.True(t, got[0] == "0" && got[len(got)-1] == want && got[len(got)-2] == want,
+			"%s: events have %q reasoning tokens, want %s in the end", reasoning, got, want)
 		ids, err := json.Marshal(slices.Concat(prompt, pieces.Join(all).IDs[:tokens+2]))
 		require.NoError(t, err)
 		if got := post(`,"stream":true,"stream_options":{"include_usage":true},"kv_transfer_params":{"prompt_token_ids":` + string(ids) + `}`); !slices.Equal(got, []string{"0"}) {
@@ -212,13 +200,9 @@ func TestContinue_Restarts(t *testing.T) {
 		prompt, all := stream(t, s, completions, body)
 		_, again := stream(t, s, completions, body)
 		want := pieces.Join(all)
-		if d := cmp.Diff(want, pieces.Join(again)); d != "" {
-			t.Errorf("%s: %s", tt.name, d)
-		}
+		assert.Equal(t, cmp.Diff(want, pieces.Join(again)), "", tt.name)
 		got := pieces.Join(rest(t, s, completions, body, prompt, want.IDs[:5]))
-		if exact := slices.Equal(got.IDs, want.IDs[5:]); exact != tt.exact {
-			t.Errorf("%s: exact is %v", tt.name, exact)
-		}
+		assert.Equal(t, slices.Equal(got.IDs, want.IDs[5:]), tt.exact, "%s: exact", tt.name)
 		if tt.json && (!json.Valid([]byte(want.Text)) || got.Text[0] != '{') {
 			t.Errorf("%s: the answer is %q, the rest %q", tt.name, want.Text, got.Text)
 		}
@@ -236,22 +220,19 @@ func TestContinue_StopStrings(t *testing.T) {
 	body["stop"] = []string{string(text[60:71]), "never"}
 	prompt, all := stream(t, s, completions, body)
 	want := pieces.Join(all)
-	if want.Text != string(text[:60]) || want.Finish != "stop" {
-		t.Fatalf("the answer is %q, not %q", want.Text, string(text[:60]))
-	}
+	require.True(t, want.Text == string(text[:60]) && want.Finish == "stop",
+		"the answer is %q, not %q", want.Text, string(text[:60]))
 	for cut := 5; cut < len(all); cut++ {
 		has := pieces.Join(all[:cut])
-		if n := utf8.RuneCountInString(strings.ToValidUTF8(model.Detokenize(has.IDs), "")) - utf8.RuneCountInString(has.Text); n != 10 {
-			t.Errorf("after %d events %d characters are held back, not 10", cut, n)
-		}
+		n := utf8.RuneCountInString(strings.ToValidUTF8(model.Detokenize(has.IDs), "")) - utf8.RuneCountInString(has.Text)
+		assert.True(t, n == 10, "after %d events %d characters are held back, not 10", cut, n)
 		history := has.IDs
 		for !strings.HasPrefix(has.Text, model.Detokenize(history)) {
 			history = history[:len(history)-1]
 		}
 		got := pieces.Join(rest(t, s, completions, body, prompt, history))
-		if model.Detokenize(history)+got.Text != want.Text || got.Finish != "stop" {
-			t.Errorf("after %d events: %q and %q are not %q", cut, model.Detokenize(history), got.Text, want.Text)
-		}
+		assert.True(t, model.Detokenize(history)+got.Text == want.Text && got.Finish == "stop",
+			"after %d events: %q and %q are not %q", cut, model.Detokenize(history), got.Text, want.Text)
 	}
 }
 
@@ -274,16 +255,13 @@ func TestContinue_Parsers(t *testing.T) {
 			if (want.Reasoning != "") != (reasoning != "") || want.Text == "" || strings.ContainsAny(want.Text+want.Reasoning, "<>") {
 				t.Fatalf("the answer has reasoning %q and content %q", want.Reasoning, want.Text)
 			}
-			if wanted := map[bool]string{true: "tool_calls", false: "stop"}[len(want.Calls) > 0]; want.Finish != wanted {
-				t.Fatalf("finish reason %s of %d calls", want.Finish, len(want.Calls))
-			}
+			wanted := map[bool]string{true: "tool_calls", false: "stop"}[len(want.Calls) > 0]
+			require.True(t, want.Finish == wanted, "finish reason %s of %d calls", want.Finish, len(want.Calls))
 			for cut := 1; cut < len(all); cut += 3 {
 				checkParsed(t, s, body, prompt, all, cut)
 			}
 		}
-		if !seen[0] || !seen[1] || !seen[2] {
-			t.Errorf("%s: numbers of calls: %v", reasoning, seen)
-		}
+		assert.True(t, seen[0] && seen[1] && seen[2], "%s: numbers of calls: %v", reasoning, seen)
 	}
 }
 
@@ -295,15 +273,12 @@ func checkParsed(t *testing.T, s *fakevllm.Server, body map[string]any, prompt [
 		return
 	}
 	got := pieces.Join(rest(t, s, chats, body, prompt, has.IDs))
-	if !slices.Equal(append(slices.Clone(has.IDs), got.IDs...), want.IDs) {
-		t.Fatalf("after %d events the ids are %v", cut, got.IDs)
-	}
+	require.EqualSlices(t, append(slices.Clone(has.IDs), got.IDs...), want.IDs,
+		"after %d events the ids are %v", cut, got.IDs)
 	open := strings.Count(raw, "<tool_call>") > strings.Count(raw, "</tool_call>")
 	switch {
 	case open:
-		if !strings.Contains(got.Text, "</tool_call>") {
-			t.Errorf("inside of a call follows %q", got.Text)
-		}
+		assert.Contains(t, got.Text, "</tool_call>")
 	case has.Reasoning+got.Reasoning != want.Reasoning || strings.TrimSpace(has.Text+got.Text) != strings.TrimSpace(want.Text):
 		t.Errorf("after %q: reasoning %q, content %q", raw, got.Reasoning, got.Text)
 	case !slices.Equal(append(slices.Clone(has.Calls), got.Calls...), want.Calls):
@@ -336,26 +311,20 @@ func TestParsers_Whole(t *testing.T) {
 				FinishReason string `json:"finish_reason"`
 			}
 		}
-		if err := json.Unmarshal([]byte(r.body), &answer); err != nil {
-			t.Fatalf("%v in %s", err, r.body)
-		}
+		require.NoError(t, json.Unmarshal([]byte(r.body), &answer), r.body)
 		c := answer.Choices[0]
 		got := pieces.Answer{Text: c.Message.Content, Reasoning: c.Message.Reasoning, IDs: c.TokenIDs, Finish: c.FinishReason}
 		for _, call := range c.Message.ToolCalls {
 			got.Calls = append(got.Calls, call.Function.Name+call.Function.Arguments)
 		}
-		if d := cmp.Diff(pieces.Join(all), got); d != "" {
-			t.Error(d)
-		}
+		assert.NoDiff(t, pieces.Join(all), got)
 		list, err := o.Expected(chats, text)
 		require.NoError(t, err)
 		e := pieces.Answer{Text: list[0].Text, Reasoning: list[0].Reasoning, IDs: list[0].Tokens, Finish: list[0].FinishReason}
 		for _, call := range list[0].Calls {
 			e.Calls = append(e.Calls, call.Name+call.Arguments)
 		}
-		if d := cmp.Diff(e, got); d != "" {
-			t.Error(d)
-		}
+		assert.NoDiff(t, e, got)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,9 +47,7 @@ func TestPrefixCache(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, BlockSize: 16, CacheBlocks: 100, PromptTokensDetails: true})
 	a := words(1, 60)
 	n, cached := ask(t, s, a, "")
-	if cached != 0 {
-		t.Errorf("%d of %d tokens found in an empty cache", cached, n)
-	}
+	assert.Equal(t, cached, 0, "cached, of %d tokens, in an empty cache", n)
 	if _, got := ask(t, s, a, ""); got != (n-1)/16*16 {
 		t.Errorf("%d of %d tokens found again", got, n)
 	}
@@ -67,9 +66,7 @@ func TestPrefixCache(t *testing.T) {
 		`vllm:cache_config_info{model_name="fake-model",engine="0",block_size="16",num_gpu_blocks="100"} 1`,
 		`vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0` + "\n",
 	} {
-		if m := get(t, client(t), s.URL()+"/metrics").body; !strings.Contains(m, want) {
-			t.Errorf("metrics without %s", want)
-		}
+		assert.Contains(t, get(t, client(t), s.URL()+"/metrics").body, want)
 	}
 }
 
@@ -79,16 +76,13 @@ func TestAnswersAreCached(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	prompt := model.TokenizeFine(words(1, 20))
 	r := post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%s,"max_tokens":40,"ignore_eos":true}`, jsonText(prompt)))
-	if r.status != 200 {
-		t.Fatal(r.body)
-	}
+	require.Equal(t, r.status, 200, r.body)
 	a := fakevllm.ExpectedCompletion(prompt, fakevllm.Sampling{MaxTokens: 40, IgnoreEOS: true})
 	all := append(slices.Clone(prompt), a.Tokens...)
 	known := len(all) - 1 // the last token was never computed
 	r = post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%s,"max_tokens":1}`, jsonText(append(all, 99))))
-	if want := fmt.Sprintf(`"cached_tokens":%d,`, known/16*16); !strings.Contains(r.body, want) {
-		t.Errorf("no %s in %s", want, r.body)
-	}
+	want := fmt.Sprintf(`"cached_tokens":%d,`, known/16*16)
+	assert.True(t, strings.Contains(r.body, want), "no %s in %s", want, r.body)
 }
 
 func jsonText(v any) string {
@@ -119,9 +113,8 @@ func TestKVTransfer_HoldsBlocks(t *testing.T) {
 	if m := get(t, client(t), p.URL()+"/metrics").body; !strings.Contains(m, `vllm:kv_cache_usage_perc{model_name="fake-model",engine="0"} 0`+"\n") {
 		t.Errorf("blocks that were fetched are held: %s", m)
 	}
-	if c := d.Counters(); c.ComputedTokens != 1 || c.CacheHits != 0 {
-		t.Errorf("decode has computed more than the last token: %+v", c)
-	}
+	c := d.Counters()
+	assert.True(t, c.ComputedTokens == 1 && c.CacheHits == 0, "decode has computed more than the last token: %+v", c)
 }
 
 // TestPrefill_OneAtATime: prompts are computed one at a time, waiting prompts are counted,
@@ -138,9 +131,8 @@ func TestPrefill_OneAtATime(t *testing.T) {
 	var group sync.WaitGroup
 	for range 3 {
 		group.Go(func() {
-			if r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1}`); r.status != 200 {
-				t.Error(r.body)
-			}
+			r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1}`)
+			assert.Equal(t, r.status, 200, r.body)
 		})
 	}
 	running(t, s, 1, 3)
@@ -164,9 +156,8 @@ func TestQueue_AbandonedRequest(t *testing.T) {
 	_ = second.conn.Close()
 	running(t, s, 1, 0)
 	_ = first.conn.Close()
-	if r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":[17],"max_tokens":1}`); r.status != 200 {
-		t.Error(r.body)
-	}
+	r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":[17],"max_tokens":1}`)
+	assert.Equal(t, r.status, 200, r.body)
 }
 
 // running blocks until the numbers of running and waiting requests are run and wait.
@@ -192,8 +183,7 @@ func TestRewrittenParams(t *testing.T) {
 		}
 		require.NoError(t, json.Unmarshal([]byte(r.body), &got))
 		r = post(t, client(t), d.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":`+jsonText(got.KV)+`}`)
-		if loaded := r.status == 200 && strings.Contains(r.body, `"cached_tokens":2,`); loaded != lenient {
-			t.Errorf("lenient %v: %d %s", lenient, r.status, r.body)
-		}
+		loaded := r.status == 200 && strings.Contains(r.body, `"cached_tokens":2,`)
+		assert.True(t, loaded == lenient, "lenient %v: %d %s", lenient, r.status, r.body)
 	}
 }

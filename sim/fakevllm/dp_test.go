@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -24,12 +25,9 @@ func TestDataParallelRanks(t *testing.T) {
 	}
 	for rank, want := range s.Ranks() {
 		status, body := ask(header, fmt.Sprint(rank))
-		if status != http.StatusOK || !strings.Contains(body, `"remote_engine_id":"`+want.EngineID+`"`) {
-			t.Errorf("rank %d: %d %s", rank, status, body)
-		}
-		if s.Ranks()[rank].Requests != 1 {
-			t.Errorf("rank %d: %+v", rank, s.Ranks())
-		}
+		assert.True(t, status == http.StatusOK && strings.Contains(body, `"remote_engine_id":"`+want.EngineID+`"`),
+			"rank %d: %d %s", rank, status, body)
+		assert.Equal(t, s.Ranks()[rank].Requests, 1, "rank %d: %+v", rank, s.Ranks())
 	}
 	for _, rank := range []string{"3", "-1"} {
 		if status, body := ask(header, rank); status != http.StatusBadRequest || !strings.Contains(body, "data_parallel_rank "+rank+" is out of range [0, 3).") {
@@ -37,14 +35,11 @@ func TestDataParallelRanks(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if status, body := ask(); status != http.StatusOK {
-			t.Errorf("no rank: %d %s", status, body)
-		}
+		status, body := ask()
+		assert.Equal(t, status, http.StatusOK, "no rank: %s", body)
 	}
 	for rank, is := range s.Ranks() {
-		if is.Requests != 2 {
-			t.Errorf("rank %d was given %d", rank, is.Requests)
-		}
+		assert.Equal(t, is.Requests, 2, "requests of rank %d", rank)
 	}
 	metrics := get(t, c, s.URL()+"/metrics").body
 	for _, engine := range []string{"0", "1", "2"} {
@@ -52,9 +47,8 @@ func TestDataParallelRanks(t *testing.T) {
 			t.Errorf("no metrics of %s", engine)
 		}
 	}
-	if n := strings.Count(metrics, "# TYPE vllm:num_requests_running "); n != 1 {
-		t.Errorf("typed %d times", n)
-	}
+	n := strings.Count(metrics, "# TYPE vllm:num_requests_running ")
+	assert.True(t, n == 1, "typed %d times", n)
 	s.Kill()
 	s.SetDPSize(1)
 	require.NoError(t, s.Restart(t.Context()))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -64,12 +65,9 @@ func TestSeed(t *testing.T) {
 		return hits(&s, 100, "/v1/completions", "", true)
 	}
 	one, again, two := run(1), run(1), run(2)
-	if one != again || one == two {
-		t.Error("a seed does not repeat its run, or two seeds do the same")
-	}
-	if n := strings.Count(one, "x"); n < 20 || n > 80 {
-		t.Errorf("%d of 100 at probability 0.5", n)
-	}
+	assert.True(t, one == again && one != two, "a seed does not repeat its run, or two seeds do the same")
+	n := strings.Count(one, "x")
+	assert.True(t, n >= 20 && n <= 80, "%d of 100 at probability 0.5", n)
 }
 
 // The first fault that matches a request affects it.
@@ -78,9 +76,8 @@ func TestMatchInOrder(t *testing.T) {
 	var s faultScript
 	require.NoError(t, s.Add([]Fault{{Kind: FaultReset, Times: 1}, {Kind: FaultClose}}))
 	for _, want := range []Kind{FaultReset, FaultClose} {
-		if got := s.Match("/v1/completions", "", true); got == nil || got.Kind != want {
-			t.Errorf("%+v, want %s", got, want)
-		}
+		got := s.Match("/v1/completions", "", true)
+		assert.True(t, got != nil && got.Kind == want, "%+v, want %s", got, want)
 	}
 }
 
@@ -108,18 +105,15 @@ func TestRead(t *testing.T) {
 	t.Parallel()
 	var s faultScript
 	for _, body := range []string{`{"kind":"slow","ttft":"250ms","itl":"1us","times":1}`, ` [{"kind":"reset","tokens":3,"times":1},{"kind":"abort","times":1}]`} {
-		if err := s.Read(strings.NewReader(body)); err != nil {
-			t.Fatalf("%s: %v", body, err)
-		}
+		require.NoError(t, s.Read(strings.NewReader(body)), body)
 	}
 	for _, want := range []Fault{
 		{Kind: FaultSlow, At: AfterRead, Times: 1, TTFT: 250 * time.Millisecond, ITL: time.Microsecond},
 		{Kind: FaultReset, At: AfterTokens, Times: 1, Tokens: 3},
 		{Kind: FaultAbort, At: AfterRole, Times: 1},
 	} {
-		if got := s.Match("/v1/completions", "", true); got == nil || !reflect.DeepEqual(*got, want) {
-			t.Errorf("%+v, want %+v", got, want)
-		}
+		got := s.Match("/v1/completions", "", true)
+		assert.True(t, got != nil && reflect.DeepEqual(*got, want), "%+v, want %+v", got, want)
 	}
 	for _, body := range []string{``, `{"kind":"slow","ttft":"soon"}`, `{"kind":"slow","unknown":1}`, `{"kind":"slow"} {}`} {
 		if err := s.Read(strings.NewReader(body)); !errors.Is(err, errFault) {

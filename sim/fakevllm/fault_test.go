@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -121,9 +122,7 @@ func TestHangs(t *testing.T) {
 		r.send(t, "/v1/completions", "R", streamed)
 		r.until(t, "\r\n\r\n")
 		s.Close()
-		if got := s.Counters().Aborted; got != 0 {
-			t.Errorf("%d aborts counted although the engine died", got)
-		}
+		assert.Equal(t, s.Counters().Aborted, 0, "aborts counted although the engine died")
 	})
 }
 
@@ -144,9 +143,8 @@ func TestSlowAndNoKV(t *testing.T) {
 	r.send(t, "/v1/completions", "R", body)
 	eventually(t, func() error { return want("running", p.Counters().Running, 1) })
 	p.ClearFaults() // does not end a fault that a request already has
-	if got := p.Counters(); got.Running != 1 || got.TransfersMade != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := p.Counters()
+	assert.True(t, got.Running == 1 && got.TransfersMade == 0, "%+v", got)
 	if r := decode(t, post(t, client(t), p.URL()+"/v1/completions", "S", body)); string(r.KV) == "null" {
 		t.Error("no transfer params after the faults were cleared")
 	}
@@ -168,18 +166,15 @@ func TestAdminRoutes(t *testing.T) {
 		{"no JSON", `hang`, 400},
 		{"two values", `{"kind":"hang"} {}`, 400},
 	} {
-		if r := post(t, c, s.URL()+"/fake/faults", "", tt.body); r.status != tt.status {
-			t.Errorf("%s: %d %s", tt.name, r.status, r.body)
-		}
+		r := post(t, c, s.URL()+"/fake/faults", "", tt.body)
+		assert.Equal(t, r.status, tt.status, "%s: %s", tt.name, r.body)
 	}
-	if a, b := get(t, c, s.URL()+"/health").status, get(t, c, s.URL()+"/health").status; a != 503 || b != 200 {
-		t.Errorf("health is %d, %d", a, b)
-	}
+	a, b := get(t, c, s.URL()+"/health").status, get(t, c, s.URL()+"/health").status
+	assert.True(t, a == 503 && b == 200, "health is %d, %d", a, b)
 	var state fakevllm.State
 	require.NoError(t, json.Unmarshal([]byte(get(t, c, s.URL()+"/fake/state").body), &state))
-	if state.EngineID != s.EngineID() || state.Role != fakevllm.RoleDecode || state.Counters.Faults != 1 {
-		t.Errorf("state is %+v", state)
-	}
+	assert.True(t, state.EngineID == s.EngineID() && state.Role == fakevllm.RoleDecode && state.Counters.Faults == 1,
+		"state is %+v", state)
 	if r := post(t, c, s.URL()+"/fake/faults", "", `{"kind":"status","path":"/health","status":503}`); r.status != 204 || get(t, c, s.URL()+"/health").status != 503 {
 		t.Errorf("%d, or it does not happen", r.status)
 	}
@@ -191,8 +186,6 @@ func TestAdminRoutes(t *testing.T) {
 		t.Errorf("status of GET: %d", r.status)
 	}
 	for _, r := range s.Requests() {
-		if strings.HasPrefix(r.Path, "/fake/") {
-			t.Error("admin requests are recorded")
-		}
+		assert.False(t, strings.HasPrefix(r.Path, "/fake/"), "admin requests are recorded")
 	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const prose = `{"role":"user","content":"Etymologically, disaggregation is unremarkable: https://example.com/a?b=c&d=e"} 日本語のテキスト é`
@@ -17,9 +19,7 @@ func TestFineTokensOnTheWire(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{FineTokens: true})
 	ids := model.TokenizeFine(prose)
-	if slices.Equal(ids, model.Tokenize(prose)) {
-		t.Fatal("the text has the same tokens with both tokenizers")
-	}
+	require.False(t, slices.Equal(ids, model.Tokenize(prose)), "the text has the same tokens with both tokenizers")
 	for path, body := range map[string]string{
 		"/tokenize":            `{"prompt":%q}`,
 		"/v1/completions":      `{"prompt":%q,"max_tokens":1,"return_token_ids":true}`,
@@ -27,9 +27,8 @@ func TestFineTokensOnTheWire(t *testing.T) {
 	} {
 		r := post(t, client(t), s.URL()+path, "", fmt.Sprintf(body, prose))
 		list := strings.Trim(jsonText(ids), "[]")
-		if r.status != 200 || !strings.Contains(r.body, list) {
-			t.Errorf("%s answers %d %s without %s", path, r.status, r.body, list)
-		}
+		assert.True(t, r.status == 200 && strings.Contains(r.body, list),
+			"%s answers %d %s without %s", path, r.status, r.body, list)
 	}
 	chat := `{"messages":[{"role":"user","content":"` + strings.Repeat("x", 50) + `"}]`
 	r := post(t, client(t), s.URL()+"/tokenize", "", chat+"}")

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -54,8 +55,6 @@ func TestForms(t *testing.T) {
 		if r.Status == http.StatusOK {
 			continue
 		}
-		if kindOf(t, string(got)) != kindOf(t, r.Answer) {
-			t.Errorf("%s: %s\nwant %s", r.Name, got, r.Answer)
-		}
+		assert.Equal(t, kindOf(t, string(got)), kindOf(t, r.Answer), "%s: %s\nwant %s", r.Name, got, r.Answer)
 	}
 }

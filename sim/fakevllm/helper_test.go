@@ -71,9 +71,7 @@ func jsonRequest(t *testing.T, url, id, body string, header ...string) *http.Req
 func do(t *testing.T, c *http.Client, req *http.Request) reply {
 	t.Helper()
 	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatalf("%s %s: %v", req.Method, req.URL, err)
-	}
+	require.NoError(t, err, "%s %s", req.Method, req.URL)
 	defer func() { _ = resp.Body.Close() }()
 	b, err := io.ReadAll(resp.Body)
 	return reply{status: resp.StatusCode, header: resp.Header, body: string(b), err: err}
@@ -140,19 +138,14 @@ type usage struct {
 func events(t *testing.T, body string) []chunk {
 	t.Helper()
 	parts := strings.Split(body, "\n\n")
-	if len(parts) < 2 || parts[len(parts)-1] != "" || parts[len(parts)-2] != "data: [DONE]" {
-		t.Fatalf("the stream does not end in [DONE]: %q", body)
-	}
+	require.True(t, len(parts) >= 2 && parts[len(parts)-1] == "" && parts[len(parts)-2] == "data: [DONE]",
+		"the stream does not end in [DONE]: %q", body)
 	var list []chunk
 	for _, part := range parts[:len(parts)-2] {
 		data, ok := strings.CutPrefix(part, "data: ")
-		if !ok {
-			t.Fatalf("no data line: %q", part)
-		}
+		require.True(t, ok, "no data line: %q", part)
 		var c chunk
-		if err := json.Unmarshal([]byte(data), &c); err != nil {
-			t.Fatalf("event %q: %v", data, err)
-		}
+		require.NoError(t, json.Unmarshal([]byte(data), &c), "event %q", data)
 		list = append(list, c)
 	}
 	return list
@@ -200,13 +193,9 @@ type response struct {
 
 func decode(t *testing.T, r reply) response {
 	t.Helper()
-	if r.status != http.StatusOK || r.err != nil {
-		t.Fatalf("status %d, error %v: %s", r.status, r.err, r.body)
-	}
+	require.True(t, r.status == http.StatusOK && r.err == nil, "status %d, error %v: %s", r.status, r.err, r.body)
 	var out response
-	if err := json.Unmarshal([]byte(r.body), &out); err != nil {
-		t.Fatalf("%v in %s", err, r.body)
-	}
+	require.NoError(t, json.Unmarshal([]byte(r.body), &out), r.body)
 	return out
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -17,9 +18,7 @@ func prefill(t *testing.T, s *fakevllm.Server, id, ask string) string {
 	t.Helper()
 	r := decode(t, post(t, client(t), s.URL()+"/v1/chat/completions", id,
 		`{`+ask+`,"max_tokens":1,"min_tokens":1,"ignore_eos":true,"stream":false,"kv_transfer_params":`+prefillForm+`}`))
-	if r.Choices[0].FinishReason != "length" {
-		t.Fatalf("prefill ended by %s", r.Choices[0].FinishReason)
-	}
+	require.Equal(t, r.Choices[0].FinishReason, "length", "prefill ended by")
 	return string(r.KV)
 }
 
@@ -52,9 +51,7 @@ func TestKVTransfer(t *testing.T) {
 				for i := range 3 {
 					id := fmt.Sprintf("R %d+\"", i)
 					kv := prefill(t, p, id, user)
-					if err := want("waiting", p.Counters().TransfersWaiting, 1); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, want("waiting", p.Counters().TransfersWaiting, 1))
 					r := post(t, client(t), d.URL()+"/v1/chat/completions", id, fmt.Sprintf(`{%s,"max_tokens":9,"stream":%v,"kv_transfer_params":%s}`, user, stream, kv))
 					if stream {
 						if got, _ := text(events(t, r.body), 0); got != expected.Text {
@@ -72,9 +69,7 @@ func TestKVTransfer(t *testing.T) {
 					dc.LocalPrefills != 0 || dc.TransfersRefused != 0 || dc.BadParams != 0 || dc.KVParams != 3 {
 					t.Errorf("prefill %+v, decode %+v", pc, dc)
 				}
-				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
-					t.Errorf("violations %q", v)
-				}
+				assert.Len(t, append(p.Violations(), d.Violations()...), 0, "violations")
 			})
 		}
 	}
@@ -153,13 +148,9 @@ func TestKVTransfer_Refused(t *testing.T) {
 					}
 				default:
 					const expected = `{"error":{"message":"Internal server error","type":"InternalServerError","param":null,"code":500}}`
-					if r.status != 500 || r.body != expected {
-						t.Errorf("%d %s", r.status, r.body)
-					}
+					assert.True(t, r.status == 500 && r.body == expected, "%d %s", r.status, r.body)
 				}
-				if counted.Failed != 1 || counted.GenerationTokens != 0 {
-					t.Errorf("%+v", counted)
-				}
+				assert.True(t, counted.Failed == 1 && counted.GenerationTokens == 0, "%+v", counted)
 			}
 		})
 	}
@@ -281,9 +272,8 @@ func TestP2P(t *testing.T) {
 			t.Parallel()
 			p, d := pair(t, fakevllm.Options{Mode: fakevllm.P2P, KVLease: tt.lease}, fakevllm.Options{Mode: fakevllm.P2P})
 			first := post(t, client(t), p.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":1,"kv_transfer_params":{"remote_decoder":{"kv_request_id":"`+tt.keep+`"}}}`)
-			if first.status != 200 || !strings.Contains(first.body, `"kv_transfer_params":null`) {
-				t.Fatalf("%d %s", first.status, first.body)
-			}
+			require.True(t, first.status == 200 && strings.Contains(first.body, `"kv_transfer_params":null`),
+				"%d %s", first.status, first.body)
 			post(t, client(t), d.URL()+"/v1/chat/completions", "R",
 				fmt.Sprintf(`{%s,"kv_transfer_params":{"remote_prefiller":{"kv_request_id":%q,"remote_host":"127.0.0.1","remote_port":%d}}}`, user, tt.fetch, p.SideChannel()))
 			if n := d.Counters(); n.TransfersLoaded != tt.loaded || n.TransfersRefused != tt.refused || n.LocalPrefills != tt.locally || n.WrongKV != 0 {
@@ -331,12 +321,10 @@ func TestPrefill_NoTransferParams(t *testing.T) {
 			}
 			s := fakevllm.StartTest(t, tt.o)
 			r := post(t, client(t), s.URL()+"/v1/completions", "R", tt.body)
-			if got := strings.Contains(r.body, `"remote_request_id":"cmpl-R-`); got != tt.kv || r.status != 200 {
-				t.Errorf("transfer params %v, not %v: %d %s", got, tt.kv, r.status, r.body)
-			}
-			if c := s.Counters(); c.BadParams != tt.bad || int64(len(s.BadParams())) != tt.bad || c.LocalPrefills != 0 {
-				t.Errorf("%+v", c)
-			}
+			got := strings.Contains(r.body, `"remote_request_id":"cmpl-R-`)
+			assert.True(t, got == tt.kv && r.status == 200, "transfer params %v, not %v: %d %s", got, tt.kv, r.status, r.body)
+			c := s.Counters()
+			assert.True(t, c.BadParams == tt.bad && int64(len(s.BadParams())) == tt.bad && c.LocalPrefills == 0, "%+v", c)
 		})
 	}
 }
@@ -385,17 +373,12 @@ func TestPlainPool(t *testing.T) {
 		t.Errorf("%+v, %+v", got, r.Usage)
 	}
 	decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"never seen"}`))
-	if got := d.Counters(); got.LocalPrefills != 1 {
-		t.Errorf("%+v", got)
-	}
-	if v := p.Violations(); len(v) != 0 {
-		t.Errorf("violations %q", v)
-	}
+	got := d.Counters()
+	assert.Equal(t, got.LocalPrefills, 1, "%+v", got)
+	assert.Len(t, p.Violations(), 0, "violations")
 	for _, body := range []string{`{"prompt":"x"}`, `{"prompt":"x","max_tokens":1,"stream":true}`, `{"prompt":"x","max_tokens":1,"n":2}`} {
 		before := len(p.Violations())
 		post(t, c, p.URL()+"/v1/completions", "R", body)
-		if len(p.Violations()) == before {
-			t.Errorf("%s is no violation on a prefill engine", body)
-		}
+		assert.True(t, len(p.Violations()) != before, "%s is no violation on a prefill engine", body)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -25,9 +26,7 @@ type kvMessage struct {
 
 func readKV(t *testing.T, frames [][]byte) kvMessage {
 	t.Helper()
-	if len(frames) != 3 || len(frames[1]) != 8 {
-		t.Fatalf("frames %q", frames)
-	}
+	require.True(t, len(frames) == 3 && len(frames[1]) == 8, "frames %q", frames)
 	m := kvMessage{topic: string(frames[0]), seq: binary.BigEndian.Uint64(frames[1])}
 	if len(frames[2]) > 0 {
 		var b bytes.Buffer
@@ -72,9 +71,8 @@ func publishing(t *testing.T, version string) *fakevllm.Server {
 
 func tokens(t *testing.T, s *fakevllm.Server, ids []int, more string) {
 	t.Helper()
-	if r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":`+jsonText(ids)+`,"max_tokens":1`+more+`}`); r.status != 200 {
-		t.Fatal(r.body)
-	}
+	r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":`+jsonText(ids)+`,"max_tokens":1`+more+`}`)
+	require.Equal(t, r.status, 200, r.body)
 }
 
 func TestKVEvents(t *testing.T) {
@@ -93,9 +91,7 @@ func TestKVEvents(t *testing.T) {
 
 	tokens(t, s, []int{20, 21, 22, 23, 24, 25, 26, 27, 28}, `,"cache_salt":"pepper"`)
 	list := replayed(t, *source.ReplayEndpoint, 0)
-	if len(list) != 1 || list[0].topic != "kv-events" || list[0].seq != 0 {
-		t.Fatalf("replayed %+v", list)
-	}
+	require.True(t, len(list) == 1 && list[0].topic == "kv-events" && list[0].seq == 0, "replayed %+v", list)
 	require.Contains(t, list[0].batch, // as recorded from vLLM 0.32
 		`[{"type":"BlockStored","block_hashes":[`, `],"parent_block_hash":null,"token_ids":[20,21,22,23,24,25,26,27],"block_size":4,"lora_id":null,"medium":"GPU","lora_name":null,`,
 		`"extra_keys":[["pepper"],null],"group_idx":0,"kv_cache_spec_kind":"full_attention"}],0]`,
@@ -106,9 +102,7 @@ func TestKVEvents(t *testing.T) {
 	list = replayed(t, *source.ReplayEndpoint, 1)
 	var removed, stored int
 	for i, m := range list {
-		if m.seq != uint64(1+i) {
-			t.Errorf("message %d follows %d", m.seq, i)
-		}
+		assert.True(t, m.seq == uint64(1+i), "message %d follows %d", m.seq, i)
 		switch {
 		case strings.Contains(m.batch, `[{"type":"BlockRemoved","block_hashes":[`) && strings.HasSuffix(m.batch, `],"medium":"GPU"}],0]`):
 			removed++
@@ -118,9 +112,7 @@ func TestKVEvents(t *testing.T) {
 			t.Errorf("batch %s", m.batch)
 		}
 	}
-	if removed == 0 || stored != 2 {
-		t.Errorf("%d batches of removed and %d of stored blocks", removed, stored)
-	}
+	assert.True(t, removed != 0 && stored == 2, "%d batches of removed and %d of stored blocks", removed, stored)
 	// Subscribers receive the same messages, perhaps without the first ones.
 	published := make(chan [][]byte, 1000)
 	go func() {
@@ -144,9 +136,8 @@ func TestKVEvents(t *testing.T) {
 	})
 	list = replayed(t, *source.ReplayEndpoint, 0)
 	for range 3 {
-		if m := readKV(t, <-published); m != list[m.seq] {
-			t.Errorf("published %+v, replayed %+v", m, list[m.seq])
-		}
+		m := readKV(t, <-published)
+		assert.True(t, m == list[m.seq], "published %+v, replayed %+v", m, list[m.seq])
 	}
 
 	s.Kill()
@@ -162,9 +153,8 @@ func TestKVEvents(t *testing.T) {
 func TestKVEventsOfOldVersions(t *testing.T) {
 	t.Parallel()
 	s := publishing(t, "0.20.0")
-	if r := get(t, client(t), s.URL()+"/kv_event_sources"); r.status != 404 {
-		t.Errorf("sources: %d %s", r.status, r.body)
-	}
+	r := get(t, client(t), s.URL()+"/kv_event_sources")
+	assert.Equal(t, r.status, 404, "sources: %s", r.body)
 	tokens(t, s, []int{20, 21, 22, 23, 24}, "")
 	list := replayed(t, *s.KVEventSources().ReplayEndpoint, 0)
 	if len(list) != 1 || list[0].topic != "" || !strings.Contains(list[0].batch, `,null,[20,21,22,23],4,null,"GPU",null,[null]]],0]`) {
@@ -183,7 +173,6 @@ func TestKVEventOptions(t *testing.T) {
 		t.Error("an engine without a cache publishes what is in it")
 	}
 	s := fakevllm.StartTest(t, fakevllm.Options{Version: "0.33.0"})
-	if r := get(t, client(t), s.URL()+"/kv_event_sources"); r.body != "{}" {
-		t.Errorf("sources of an engine without events: %s", r.body)
-	}
+	r := get(t, client(t), s.URL()+"/kv_event_sources")
+	assert.Equal(t, r.body, "{}", "sources of an engine without events")
 }

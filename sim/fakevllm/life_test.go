@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -63,9 +64,8 @@ func TestAborts(t *testing.T) {
 				}
 				return want("running", c.Running, 0)
 			})
-			if got := s.Aborted(); len(got) != 1 || got[0] != "cmpl-left" {
-				t.Errorf("aborted %q", got)
-			}
+			got := s.Aborted()
+			assert.True(t, len(got) == 1 && got[0] == "cmpl-left", "aborted %q", got)
 			if got := s.Counters(); got.GenerationTokens > 1 || got.Completed != 0 {
 				t.Errorf("%+v", got)
 			}
@@ -82,9 +82,8 @@ func TestAbortAtFullSpeed(t *testing.T) {
 	r.until(t, `"text":`)
 	_ = r.conn.Close()
 	eventually(t, func() error { return want("aborted", s.Counters().Aborted, 1) })
-	if got := s.Counters(); got.GenerationTokens >= 1000000 || got.Running != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Counters()
+	assert.True(t, got.GenerationTokens < 1000000 && got.Running == 0, "%+v", got)
 }
 
 func TestQueueAdvances(t *testing.T) {
@@ -96,9 +95,8 @@ func TestQueueAdvances(t *testing.T) {
 		wg.Go(func() { post(t, c, s.URL()+"/v1/completions", "", `{"prompt":"x"}`) })
 	}
 	wg.Wait()
-	if got := s.Counters(); got.Completed != 20 || got.Running != 0 || got.Waiting != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Counters()
+	assert.True(t, got.Completed == 20 && got.Running == 0 && got.Waiting == 0, "%+v", got)
 }
 
 // A test can start an engine at the address of one that was closed, although a process that is
@@ -138,15 +136,13 @@ func TestKillAndRestart(t *testing.T) {
 		t.Errorf("error of a killed engine: %v", err)
 	}
 	require.NoError(t, s.Restart(t.Context()))
-	if s.EngineID() == before || s.Address() != address {
-		t.Errorf("engine %s on %s after %s on %s", s.EngineID(), s.Address(), before, address)
-	}
+	assert.True(t, s.EngineID() != before && s.Address() == address,
+		"engine %s on %s after %s on %s", s.EngineID(), s.Address(), before, address)
 	if r := get(t, c, s.URL()+"/health"); r.status != 200 {
 		t.Errorf("health is %d after the restart", r.status)
 	}
-	if got := s.Counters(); got.Aborted != 0 || got.Requests != 2 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Counters()
+	assert.True(t, got.Aborted == 0 && got.Requests == 2, "%+v", got)
 	s.Close()
 	if err := s.Restart(t.Context()); err == nil {
 		t.Error("a closed engine was restarted")
@@ -197,9 +193,8 @@ func TestHeaderLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		line, err := bufio.NewReader(r.in).ReadString('\n')
-		if err != nil || !strings.Contains(line, fmt.Sprint(tt.status)) {
-			t.Errorf("%d bytes of header: %q, %v", tt.size, line, err)
-		}
+		assert.True(t, err == nil && strings.Contains(line, fmt.Sprint(tt.status)),
+			"%d bytes of header: %q, %v", tt.size, line, err)
 	}
 }
 
@@ -213,9 +208,8 @@ func TestHalfBody(t *testing.T) {
 	}
 	_ = r.conn.Close()
 	eventually(t, func() error { return want("aborted", s.Counters().Aborted, 1) })
-	if got := s.Counters(); got.Requests != 0 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Counters()
+	assert.Equal(t, got.Requests, 0, "%+v", got)
 }
 
 func TestChunkedBody(t *testing.T) {

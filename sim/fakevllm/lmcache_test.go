@@ -2,10 +2,10 @@ package fakevllm_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A decode request between the listing and the arrival of the chunks has a wrong answer. A
@@ -22,25 +22,18 @@ func TestLMCacheReadsTooEarly(t *testing.T) {
 
 	p.SetNotices(fakevllm.NoticePlan{Listed: func(int) { complete(t, d, read("a"), 4) }})
 	complete(t, p, spec("a"), 1)
-	if c := d.Counters(); c.WrongKV != 1 {
-		t.Errorf("read while it was written: %+v", c)
-	}
+	c := d.Counters()
+	assert.Equal(t, c.WrongKV, 1, "read while it was written: %+v", c)
 	p.SetNotices(fakevllm.NoticePlan{})
 	complete(t, p, spec("b"), 1)
-	if n := d.Unread(); n != 1 {
-		t.Errorf("%d prompts lie there", n)
-	}
+	assert.Equal(t, d.Unread(), 1, "unread prompts")
 	complete(t, d, read("c"), 4)
 	complete(t, d, "", 4)
-	if c := d.Counters(); c.LocalPrefills != 2 || c.WrongKV != 1 {
-		t.Errorf("chunks of another tag: %+v", c)
-	}
-	if answer := complete(t, d, read("b"), 4); !strings.Contains(answer, `"cached_tokens":3,`) {
-		t.Errorf("the last prompt token is not the only one that is computed: %s", answer)
-	}
-	if c := d.Counters(); c.TransfersLoaded != 2 || d.Unread() != 0 {
-		t.Errorf("%+v, %d unread", c, d.Unread())
-	}
+	c = d.Counters()
+	assert.True(t, c.LocalPrefills == 2 && c.WrongKV == 1, "chunks of another tag: %+v", c)
+	assert.Contains(t, complete(t, d, read("b"), 4), `"cached_tokens":3,`)
+	c = d.Counters()
+	assert.True(t, c.TransfersLoaded == 2 && d.Unread() == 0, "%+v, %d unread", c, d.Unread())
 }
 
 // A rank without a port in the params crashes the engine.
@@ -49,9 +42,8 @@ func TestLMCacheTooFewPorts(t *testing.T) {
 	p := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.LMCache, Role: fakevllm.RolePrefill, Ranks: 2})
 	complete(t, p, `,"kv_transfer_params":{"disagg_spec":{"req_id":"r","receiver_host":"127.0.0.1","receiver_init_port":[1],"receiver_alloc_port":[1]}}`, 1)
 	<-p.Died()
-	if c := p.Counters(); c.Crashes != 1 {
-		t.Errorf("%+v", c)
-	}
+	c := p.Counters()
+	assert.Equal(t, c.Crashes, 1, "%+v", c)
 }
 
 // complete posts a completion, which may crash the engine, and returns the answer.

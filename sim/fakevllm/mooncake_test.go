@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -77,25 +78,20 @@ func TestMooncakeAnyOrder(t *testing.T) {
 			eventually(t, func() error { return want("waiting for KV", d.Counters().WaitingForKV, 1) })
 		}
 		first := prefillLeg(t, c, p, user, producing(id))
-		if r := decode(t, first); string(r.KV) != "null" || r.Choices[0].FinishReason != "length" {
-			t.Errorf("the prefill said %s", first.body)
-		}
+		r := decode(t, first)
+		assert.True(t, string(r.KV) == "null" && r.Choices[0].FinishReason == "length", "the prefill said %s", first.body)
 		if i >= 2 {
 			second = decodeLeg(t, c, d, user, stream, consuming(p, id))
 		}
 		wg.Wait()
-		if got := content(t, second); got != expectedHi() {
-			t.Errorf("%d: got %q, expected %q", i, got, expectedHi())
-		}
+		assert.Equal(t, content(t, second), expectedHi(), i)
 	}
 	pc, dc := p.Counters(), d.Counters()
 	if pc.TransfersMade != 4 || pc.TransfersWaiting != 0 || pc.ReusedTransfers != 0 || pc.BootstrapQueries != 1 || dc.TransfersLoaded != 4 ||
 		dc.LocalPrefills != 0 || dc.WaitingForKV != 0 || dc.WrongKV != 0 || dc.TransfersRefused != 0 {
 		t.Errorf("prefill %+v\ndecode %+v", pc, dc)
 	}
-	if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
-		t.Errorf("violations %q", v)
-	}
+	assert.Len(t, append(p.Violations(), d.Violations()...), 0, "violations")
 }
 
 // TestMooncakeBootstrap: the registry answers in vLLM's form, and has another
@@ -103,21 +99,16 @@ func TestMooncakeAnyOrder(t *testing.T) {
 func TestMooncakeBootstrap(t *testing.T) {
 	t.Parallel()
 	p, d := mooncakePair(t, fakevllm.Options{}, fakevllm.Options{})
-	if d.Bootstrap() != 0 {
-		t.Errorf("a consumer has a bootstrap server on port %d", d.Bootstrap())
-	}
+	assert.Equal(t, d.Bootstrap(), 0, "a consumer has a bootstrap server on port")
 	c := client(t)
 	query := func() string {
 		r := get(t, c, bootstrapURL(p)+"/query")
-		if r.status != http.StatusOK {
-			t.Fatalf("%d %s", r.status, r.body)
-		}
+		require.Equal(t, r.status, http.StatusOK, r.body)
 		return r.body
 	}
 	first := query()
-	if prefix := `{"0":{"engine_id":"` + p.EngineID() + `","worker_addr":{"0":{"0":"tcp://127.0.0.1:`; !strings.HasPrefix(first, prefix) {
-		t.Errorf("got %s, expected %s...", first, prefix)
-	}
+	prefix := `{"0":{"engine_id":"` + p.EngineID() + `","worker_addr":{"0":{"0":"tcp://127.0.0.1:`
+	assert.True(t, strings.HasPrefix(first, prefix), "got %s, expected %s...", first, prefix)
 	for _, tt := range []struct {
 		name, method, path, body string
 		status                   int
@@ -129,9 +120,8 @@ func TestMooncakeBootstrap(t *testing.T) {
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), tt.method, bootstrapURL(p)+tt.path, strings.NewReader(tt.body))
 		require.NoError(t, err)
-		if r := do(t, c, req); r.status != tt.status || !strings.Contains(r.body, tt.says) {
-			t.Errorf("%s: %d %s", tt.name, r.status, r.body)
-		}
+		r := do(t, c, req)
+		assert.True(t, r.status == tt.status && strings.Contains(r.body, tt.says), "%s: %d %s", tt.name, r.status, r.body)
 	}
 	port := p.Bootstrap()
 	if s, err := fakevllm.Start(t.Context(), fakevllm.Options{
@@ -172,9 +162,8 @@ func TestMooncakeWrongRole(t *testing.T) {
 				t.Errorf("the connection ended with %v after %q", err, got)
 			}
 			<-died
-			if c := victim.Counters(); c.Crashes != 1 || c.Violations != 1 {
-				t.Errorf("%+v", c)
-			}
+			c := victim.Counters()
+			assert.True(t, c.Crashes == 1 && c.Violations == 1, "%+v", c)
 		})
 	}
 }
@@ -210,25 +199,20 @@ func TestMooncakeLoadFailures(t *testing.T) {
 		{"a prefill that never comes", fakevllm.Options{TransferTimeout: soon}, unused, "timeout waiting for the prefill side"},
 		{"a prefill that has no transfer_id", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {
 			decode(t, prefillLeg(t, c, p, user, `{"do_remote_decode":true,"do_remote_prefill":false}`))
-			if n := p.Counters(); n.BadParams != 1 || n.TransfersMade != 0 {
-				t.Errorf("%+v", n)
-			}
+			n := p.Counters()
+			assert.True(t, n.BadParams == 1 && n.TransfersMade == 0, "%+v", n)
 			return consuming(p, "x")
 		}, "timeout waiting for the prefill side"},
 		{"a prefill that ended by a stop token", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {
 			first := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: "hi"}}, fakevllm.Sampling{MaxTokens: 1}).Tokens[0]
 			r := decode(t, post(t, c, p.URL()+"/v1/chat/completions", "R",
 				fmt.Sprintf(`{%s,"max_tokens":1,"stop_token_ids":[%d],"kv_transfer_params":%s}`, user, first, producing("x"))))
-			if r.Choices[0].FinishReason != "stop" {
-				t.Errorf("ended by %s", r.Choices[0].FinishReason)
-			}
+			assert.Equal(t, r.Choices[0].FinishReason, "stop", "ended by")
 			return consuming(p, "x")
 		}, "timeout waiting for the prefill side"},
 		{"a prefill that was refused", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {
 			r := post(t, c, p.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":0,"kv_transfer_params":`+producing("x")+`}`)
-			if r.status != 400 {
-				t.Errorf("%d %s", r.status, r.body)
-			}
+			assert.Equal(t, r.status, 400, r.body)
 			return consuming(p, "x")
 		}, "timeout waiting for the prefill side"},
 		{"blocks that were freed", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {
@@ -249,9 +233,8 @@ func TestMooncakeLoadFailures(t *testing.T) {
 				}
 				switch {
 				case stream != "":
-					if list := events(t, r.body); r.status != 200 || len(list) != 2 || list[1].Error == nil {
-						t.Errorf("%d %s", r.status, r.body)
-					}
+					list := events(t, r.body)
+					assert.True(t, r.status == 200 && len(list) == 2 && list[1].Error != nil, "%d %s", r.status, r.body)
 				case r.status != 500 || n.Failed != 1:
 					t.Errorf("%d %s, %+v", r.status, r.body, n)
 				}
@@ -316,14 +299,11 @@ func TestMooncakeAbortedPrefill(t *testing.T) {
 	})
 	_ = first.conn.Close()
 	eventually(t, func() error { return want("aborted", p.Counters().Aborted, 1) })
-	if n := d.Counters(); n.WaitingForKV != 1 || n.TransfersRefused != 0 {
-		t.Errorf("%+v", n)
-	}
+	n := d.Counters()
+	assert.True(t, n.WaitingForKV == 1 && n.TransfersRefused == 0, "%+v", n)
 	_ = second.conn.Close()
 	eventually(t, func() error { return want("aborted", d.Counters().Aborted, 1) })
-	if p.Aborted()[0] != "chatcmpl-P" || d.Aborted()[0] != "chatcmpl-D" {
-		t.Errorf("%q, %q", p.Aborted(), d.Aborted())
-	}
+	assert.True(t, p.Aborted()[0] == "chatcmpl-P" && d.Aborted()[0] == "chatcmpl-D", "%q, %q", p.Aborted(), d.Aborted())
 	again := dialRaw(t, p)
 	again.send(t, "/v1/chat/completions", "P", `{`+user+`,"max_tokens":1,"kv_transfer_params":`+producing("x")+`}`)
 	eventually(t, func() error { return want("reused", p.Counters().ReusedTransfers, 1) })
@@ -342,12 +322,10 @@ func TestMooncakeAbortedDecode(t *testing.T) {
 	eventually(t, func() error { return want("aborted", d.Counters().Aborted, 1) })
 	decode(t, prefillLeg(t, c, p, user, producing("x")))
 	eventually(t, func() error { return want("pinned", p.Counters().TransfersWaiting, 0) })
-	if n := p.Counters(); n.TransfersMade != 1 || n.TransfersExpired != 0 {
-		t.Errorf("%+v", n)
-	}
-	if n := d.Counters(); n.TransfersLoaded != 0 || n.TransfersRefused != 0 {
-		t.Errorf("%+v", n)
-	}
+	n := p.Counters()
+	assert.True(t, n.TransfersMade == 1 && n.TransfersExpired == 0, "%+v", n)
+	n = d.Counters()
+	assert.True(t, n.TransfersLoaded == 0 && n.TransfersRefused == 0, "%+v", n)
 	// A second decode with the id waits for what the first one has got.
 	late := dialRaw(t, d)
 	late.send(t, "/v1/chat/completions", "late", `{`+user+`,"kv_transfer_params":`+consuming(p, "x")+`}`)
@@ -369,9 +347,8 @@ func TestMooncakeDeadPrefill(t *testing.T) {
 	eventually(t, func() error { return want("waiting for KV", d.Counters().WaitingForKV, 1) })
 	_ = r.conn.Close()
 	eventually(t, func() error { return want("aborted", d.Counters().Aborted, 1) })
-	if n := d.Counters(); n.TransfersRefused != 0 {
-		t.Errorf("%+v", n)
-	}
+	n := d.Counters()
+	assert.Equal(t, n.TransfersRefused, 0, "%+v", n)
 }
 
 // TestMooncakeForeignBlocks: blocks of another prompt are no error, and the text
@@ -384,13 +361,11 @@ func TestMooncakeForeignBlocks(t *testing.T) {
 		id := strconv.Itoa(i)
 		decode(t, prefillLeg(t, c, p, `"messages":[{"role":"user","content":"ho"}]`, producing(id)))
 		r := decodeLeg(t, c, d, user, stream, consuming(p, id))
-		if got := content(t, r); r.status != 200 || got == expectedHi() {
-			t.Errorf("%d, got %q", r.status, got)
-		}
+		got := content(t, r)
+		assert.True(t, r.status == 200 && got != expectedHi(), "%d, got %q", r.status, got)
 	}
-	if n := d.Counters(); n.WrongKV != 2 || n.TransfersLoaded != 2 {
-		t.Errorf("%+v", n)
-	}
+	n := d.Counters()
+	assert.True(t, n.WrongKV == 2 && n.TransfersLoaded == 2, "%+v", n)
 }
 
 // TestMooncakeLocalPrefill: without a transfer, or where the cache is not read,
@@ -411,9 +386,8 @@ func TestMooncakeLocalPrefill(t *testing.T) {
 	decode(t, prefillLeg(t, c, p, user, producing("x")))
 	decode(t, decodeLeg(t, c, d, user, `,"prompt_logprobs":1`, consuming(p, "x")))
 	eventually(t, func() error { return want("pinned", p.Counters().TransfersWaiting, 0) })
-	if n := d.Counters(); n.LocalPrefills != 4 || n.TransfersLoaded != 0 || n.Crashes != 0 {
-		t.Errorf("%+v", n)
-	}
+	n := d.Counters()
+	assert.True(t, n.LocalPrefills == 4 && n.TransfersLoaded == 0 && n.Crashes == 0, "%+v", n)
 }
 
 // TestMooncakeBothAtDecode: where both are asked for, the load counts.
@@ -423,9 +397,8 @@ func TestMooncakeBothAtDecode(t *testing.T) {
 	c := client(t)
 	decode(t, prefillLeg(t, c, p, user, producing("x")))
 	kv := strings.Replace(consuming(p, "x"), `"do_remote_decode":false`, `"do_remote_decode":true`, 1)
-	if got := content(t, decodeLeg(t, c, d, user, "", kv)); got != expectedHi() || d.Counters().TransfersLoaded != 1 {
-		t.Errorf("%q, %+v", got, d.Counters())
-	}
+	got := content(t, decodeLeg(t, c, d, user, "", kv))
+	assert.True(t, got == expectedHi() && d.Counters().TransfersLoaded == 1, "%q, %+v", got, d.Counters())
 }
 
 // TestMooncakeStreamedPrefill: vLLM hands over however the prefill is answered.
@@ -434,9 +407,8 @@ func TestMooncakeStreamedPrefill(t *testing.T) {
 	p, d := mooncakePair(t, fakevllm.Options{}, fakevllm.Options{})
 	c := client(t)
 	post(t, c, p.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":1,"ignore_eos":true,"stream":true,"kv_transfer_params":`+producing("x")+`}`)
-	if got := content(t, decodeLeg(t, c, d, user, "", consuming(p, "x"))); got != expectedHi() || d.Counters().TransfersLoaded != 1 {
-		t.Errorf("%q, %+v", got, d.Counters())
-	}
+	got := content(t, decodeLeg(t, c, d, user, "", consuming(p, "x")))
+	assert.True(t, got == expectedHi() && d.Counters().TransfersLoaded == 1, "%q, %+v", got, d.Counters())
 }
 
 // TestMooncakeStrict: what a proxy must say to a prefill, and which ranks there are.
@@ -451,8 +423,7 @@ func TestMooncakeStrict(t *testing.T) {
 		t.Errorf("violations %s", got)
 	}
 	for rank, status := range map[string]int{"0": 200, "1": 400, "-1": 400, "none": 200} {
-		if r := post(t, c, d.URL()+"/v1/chat/completions", "", `{`+user+`}`, "X-Data-Parallel-Rank", rank); r.status != status {
-			t.Errorf("rank %s: %d %s", rank, r.status, r.body)
-		}
+		r := post(t, c, d.URL()+"/v1/chat/completions", "", `{`+user+`}`, "X-Data-Parallel-Rank", rank)
+		assert.Equal(t, r.status, status, "rank %s: %s", rank, r.body)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // moriioPost sends a completion with an id and kv_transfer_params.
@@ -78,9 +79,8 @@ func TestMoRIIOPartners(t *testing.T) {
 		common := `"remote_engine_id":null,"remote_block_ids":null,"transfer_id":"tx"`
 		moriioPost(t, p, id(to), fmt.Sprintf(`{"do_remote_decode":true,"remote_tp_size":%d,%s}`, tc.tp, common))
 		moriioPost(t, d, id(d.ZMQAddress()), `{"do_remote_prefill":true,"remote_tp_size":1,`+common+`}`)
-		if c := d.Counters(); !tc.want(c) {
-			t.Errorf("%s: %+v", name, c)
-		}
+		c := d.Counters()
+		assert.True(t, tc.want(c), "%s: %+v", name, c)
 	}
 	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIORead})
 	if moriioPost(t, d, "r", "null"); d.Counters().WrongKV != 1 {

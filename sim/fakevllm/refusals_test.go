@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -41,9 +42,7 @@ type refusal struct {
 func kindOf(t *testing.T, body string) (kind [3]string) {
 	t.Helper()
 	var r refusal
-	if err := json.Unmarshal([]byte(body), &r); err != nil {
-		t.Fatalf("%v: %s", err, body)
-	}
+	require.NoError(t, json.Unmarshal([]byte(body), &r), body)
 	var e struct{ Type, Param, Message string }
 	if json.Unmarshal(r.Error, &e) != nil {
 		return [3]string{string(r.Error) + string(r.Detail)}
@@ -93,7 +92,5 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.Name, tc.Body(), got.body, tc.Answer)
 		}
 	}
-	if same < 400 {
-		t.Errorf("only %d of the recorded requests have the same status", same)
-	}
+	assert.True(t, same >= 400, "only %d of the recorded requests have the same status", same)
 }

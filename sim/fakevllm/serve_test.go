@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -32,9 +33,7 @@ func golden(t *testing.T, name, got string) {
 	}
 	expected, err := os.ReadFile(path) //nolint:gosec // a name from this file
 	require.NoError(t, err)
-	if diff := cmp.Diff(string(expected), got); diff != "" {
-		t.Errorf("%s (-golden +got):\n%s", name, diff)
-	}
+	assert.Equal(t, cmp.Diff(string(expected), got), "", "%s (-golden +got)", name)
 }
 
 const tools = `"tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}},{"type":"function","function":{"name":"leap"}}]`
@@ -68,23 +67,15 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := post(t, c, s.URL()+tt.path, "R-1", tt.body)
-			if r.status != 200 || r.err != nil {
-				t.Fatalf("%d %v %s", r.status, r.err, r.body)
-			}
+			require.True(t, r.status == 200 && r.err == nil, "%d %v %s", r.status, r.err, r.body)
 			golden(t, tt.name, r.body)
 			if strings.HasSuffix(tt.name, ".json") {
-				if !json.Valid([]byte(r.body)) {
-					t.Error("no JSON")
-				}
-				if got := r.header.Get("Content-Type"); got != "application/json" {
-					t.Errorf("content type %q", got)
-				}
+				assert.True(t, json.Valid([]byte(r.body)), "no JSON")
+				assert.Equal(t, r.header.Get("Content-Type"), "application/json", "content type")
 				return
 			}
 			events(t, r.body)
-			if got := r.header.Get("Content-Type"); got != "text/event-stream; charset=utf-8" {
-				t.Errorf("content type %q", got)
-			}
+			assert.Equal(t, r.header.Get("Content-Type"), "text/event-stream; charset=utf-8", "content type")
 		})
 	}
 }
@@ -112,9 +103,7 @@ func TestExpectedText_MatchesAnswers(t *testing.T) {
 			require.NoError(t, err)
 			whole := decode(t, post(t, c, s.URL()+path, "", "{"+body+"}"))
 			stream := events(t, post(t, c, s.URL()+path, "", "{"+body+`,"stream":true,"stream_options":{"include_usage":true}}`).body)
-			if len(whole.Choices) != len(expected) {
-				t.Fatalf("%d choices, not %d", len(whole.Choices), len(expected))
-			}
+			require.Equal(t, len(whole.Choices), len(expected), "choices")
 			completion := 0
 			for i, e := range expected {
 				completion += len(e.Tokens)
@@ -144,12 +133,10 @@ func TestDefaultMaxTokens(t *testing.T) {
 	t.Parallel()
 	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 100})
 	c := client(t)
-	if r := decode(t, post(t, c, s.URL()+"/v1/completions", "", `{"prompt":"x","ignore_eos":true}`)); r.Usage.Completion != 16 {
-		t.Errorf("completions default to %d", r.Usage.Completion)
-	}
-	if r := decode(t, post(t, c, s.URL()+"/v1/chat/completions", "", `{`+user+`,"ignore_eos":true}`)); r.Usage.Total != 100 {
-		t.Errorf("chat fills %d of 100", r.Usage.Total)
-	}
+	r := decode(t, post(t, c, s.URL()+"/v1/completions", "", `{"prompt":"x","ignore_eos":true}`))
+	assert.Equal(t, r.Usage.Completion, 16, "completions default to")
+	r = decode(t, post(t, c, s.URL()+"/v1/chat/completions", "", `{`+user+`,"ignore_eos":true}`))
+	assert.True(t, r.Usage.Total == 100, "chat fills %d of 100", r.Usage.Total)
 }
 
 func TestRequestIDs(t *testing.T) {
@@ -165,9 +152,8 @@ func TestRequestIDs(t *testing.T) {
 		{"random", "/v1/completions", "", `{"prompt":"x"}`, `^cmpl-[0-9a-f]{32}$`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if r := decode(t, post(t, c, s.URL()+tt.path, tt.header, tt.body)); !regexp.MustCompile(tt.id).MatchString(r.ID) {
-				t.Errorf("id %q", r.ID)
-			}
+			r := decode(t, post(t, c, s.URL()+tt.path, tt.header, tt.body))
+			assert.True(t, regexp.MustCompile(tt.id).MatchString(r.ID), "id %q", r.ID)
 		})
 	}
 }
@@ -187,12 +173,10 @@ func TestTokenizeRoutes(t *testing.T) {
 		t.Errorf("got %+v, expected %v", got, expected)
 	}
 	require.NoError(t, json.Unmarshal([]byte(post(t, c, s.URL()+"/tokenize", "", `{`+user+`}`).body), &got))
-	if expected := fakevllm.ChatPrompt([]fakevllm.Message{{Role: "user", Content: "hi"}}, false); !slices.Equal(got.Tokens, expected) {
-		t.Errorf("got %+v, expected %v", got, expected)
-	}
-	if r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`); r.body != `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}` {
-		t.Errorf("detokenized %s", r.body)
-	}
+	expected := fakevllm.ChatPrompt([]fakevllm.Message{{Role: "user", Content: "hi"}}, false)
+	assert.True(t, slices.Equal(got.Tokens, expected), "got %+v, expected %v", got, expected)
+	r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`)
+	assert.Equal(t, r.body, `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}`, "detokenized")
 }
 
 func TestMetrics(t *testing.T) {
@@ -209,13 +193,10 @@ func TestMetrics(t *testing.T) {
 		`vllm:request_success_total{model_name="m\"x",engine="0",finished_reason="length"} 3`,
 		`vllm:time_to_first_token_seconds_bucket{model_name="m\"x",engine="0",le="+Inf"} 3`, `vllm:time_to_first_token_seconds_count{model_name="m\"x",engine="0"} 3`,
 	} {
-		if !strings.Contains(body, line+"\n") {
-			t.Errorf("no %s in\n%s", line, body)
-		}
+		assert.True(t, strings.Contains(body, line+"\n"), "no %s in\n%s", line, body)
 	}
-	if !regexp.MustCompile(`(?m)^process_start_time_seconds \d{10}\.\d{3}$`).MatchString(body) {
-		t.Error("no process_start_time_seconds")
-	}
+	assert.True(t, regexp.MustCompile(`(?m)^process_start_time_seconds \d{10}\.\d{3}$`).MatchString(body),
+		"no process_start_time_seconds")
 }
 
 func TestRecord(t *testing.T) {
@@ -231,12 +212,8 @@ func TestRecord(t *testing.T) {
 		t.Errorf("recorded %+v", got)
 	}
 	s.ForgetRequests()
-	if len(s.Requests()) != 0 {
-		t.Error("nothing was forgotten")
-	}
+	assert.Equal(t, len(s.Requests()), 0, "nothing was forgotten")
 	none := fakevllm.StartTest(t, fakevllm.Options{RecordLimit: fakevllm.RecordNone})
 	post(t, c, none.URL()+"/v1/completions", "", `{"prompt":"x"}`)
-	if len(none.Requests()) != 0 {
-		t.Error("recorded with RecordNone")
-	}
+	assert.Equal(t, len(none.Requests()), 0, "recorded with RecordNone")
 }

@@ -3,11 +3,11 @@ package fakevllm_test
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -46,13 +46,9 @@ func TestStrictness(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := post(t, c, s.URL()+tt.path, "", tt.body)
-			if r.status != tt.status {
-				t.Fatalf("status %d, not %d: %s", r.status, tt.status, r.body)
-			}
+			require.True(t, r.status == tt.status, "status %d, not %d: %s", r.status, tt.status, r.body)
 			if tt.status == http.StatusOK {
-				if !json.Valid([]byte(r.body)) {
-					t.Errorf("not JSON: %s", r.body)
-				}
+				assert.True(t, json.Valid([]byte(r.body)), "not JSON: %s", r.body)
 				return
 			}
 			var e struct {
@@ -63,9 +59,7 @@ func TestStrictness(t *testing.T) {
 					Code    int     `json:"code"`
 				} `json:"error"`
 			}
-			if err := json.Unmarshal([]byte(r.body), &e); err != nil {
-				t.Fatalf("%s: %v", r.body, err)
-			}
+			require.NoError(t, json.Unmarshal([]byte(r.body), &e), r.body)
 			if !strings.Contains(e.Error.Message, tt.message) || e.Error.Code != tt.status || e.Error.Type != tt.kind {
 				t.Errorf("error is %s", r.body)
 			}
@@ -186,8 +180,6 @@ func TestViolations(t *testing.T) {
 			_, what, _ := strings.Cut(v, " engine, cmpl-R: ")
 			got = append(got, what)
 		}
-		if !slices.Equal(got, tt.want) {
-			t.Errorf("%s %q, %s: %q, want %q", tt.mode, tt.role, tt.kv, got, tt.want)
-		}
+		assert.EqualSlices(t, got, tt.want, "%s %q, %s", tt.mode, tt.role, tt.kv)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // theTurns returns a turn with reasoning, text and two tool calls, and a turn with text.
@@ -56,9 +58,7 @@ func shown(t *testing.T, body string) (out []string) {
 			Content               []struct{ Text string }
 		}
 	}
-	if err := json.Unmarshal([]byte(body), &v); err != nil {
-		t.Fatalf("%v in %s", err, body)
-	}
+	require.NoError(t, json.Unmarshal([]byte(body), &v), body)
 	for _, c := range v.Content {
 		out = append(out, c.Thinking+c.Text+c.Name+string(c.Input))
 	}
@@ -84,14 +84,12 @@ func TestTurns(t *testing.T) {
 	for _, path := range []string{pathResponses, pathMessages} {
 		for turn, said := range want {
 			whole := post(t, client(t), s.URL()+path, "a", conversation(path, turn, toolsOf(path)))
-			if got := fmt.Sprint(shown(t, whole.body)); got != said || whole.status != http.StatusOK {
-				t.Errorf("%s, turn %d: %s, want %s", path, turn, got, said)
-			}
+			got := fmt.Sprint(shown(t, whole.body))
+			assert.True(t, got == said && whole.status == http.StatusOK, "%s, turn %d: %s, want %s", path, turn, got, said)
 			stream := post(t, client(t), s.URL()+path, "a", conversation(path, turn, toolsOf(path)+`,"stream":true`))
 			deltas(t, stream.body)
-			if got := fmt.Sprint(rebuilt(t, stream.body)); got != said || stream.err != nil {
-				t.Errorf("%s, turn %d: the stream says %s, want %s", path, turn, got, said)
-			}
+			got = fmt.Sprint(rebuilt(t, stream.body))
+			assert.True(t, got == said && stream.err == nil, "%s, turn %d: the stream says %s, want %s", path, turn, got, said)
 		}
 		own := post(t, client(t), s.URL()+path, "a", conversation(path, 2, toolsOf(path)))
 		if got := fmt.Sprint(shown(t, own.body)); strings.Contains(got, "look") || strings.Contains(got, "There") {
@@ -100,9 +98,7 @@ func TestTurns(t *testing.T) {
 	}
 	for _, more := range []string{"", `,"tools":[{"name":"look","input_schema":{}}]`, "," + someTools + `,"tool_choice":{"type":"any"}`} {
 		r := post(t, client(t), s.URL()+pathMessages, "a", conversation(pathMessages, 0, more))
-		if strings.Contains(r.body, "I look.") || r.status != http.StatusOK {
-			t.Errorf("with %q: %s", more, r.body)
-		}
+		assert.True(t, !strings.Contains(r.body, "I look.") && r.status == http.StatusOK, "with %q: %s", more, r.body)
 	}
 }
 
@@ -124,9 +120,7 @@ func rebuilt(t *testing.T, stream string) (out []string) {
 			Item        struct{ Name string }
 			Delta       json.RawMessage
 		}
-		if err := json.Unmarshal([]byte(data), &v); err != nil {
-			t.Fatalf("%v in %s", err, data)
-		}
+		require.NoError(t, json.Unmarshal([]byte(data), &v), data)
 		var delta struct {
 			Text, Thinking string
 			Partial        string `json:"partial_json"`
@@ -175,7 +169,5 @@ func TestTurnsRefused(t *testing.T) {
 		t.Errorf("an empty turn: %v", err)
 	}
 	list, err := fakevllm.ReadTurns(strings.NewReader(`[{"thinking":"x","text":"y","calls":[{"name":"z","input":{"a":1}}]}]`))
-	if err != nil || len(list) != 1 || string(list[0].Calls[0].Input) != `{"a":1}` {
-		t.Errorf("%v %v", list, err)
-	}
+	assert.True(t, err == nil && len(list) == 1 && string(list[0].Calls[0].Input) == `{"a":1}`, "%v %v", list, err)
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -80,9 +81,7 @@ func newFleet(t *testing.T, o fleet.Options) *fleet.Fleet {
 	f, err := fleet.New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := f.Abandon(); err != nil {
-			t.Errorf("abandon: %v", err)
-		}
+		assert.NoError(t, f.Abandon(), "abandon")
 	})
 	return f
 }
@@ -123,24 +122,18 @@ func TestFreePorts(t *testing.T) {
 	for range callers {
 		go func() {
 			ports, err := fleet.FreePorts(each)
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			got <- ports
 		}()
 	}
 	seen := make(map[int]bool)
 	for range callers {
 		for _, port := range <-got {
-			if seen[port] {
-				t.Errorf("port %d twice", port)
-			}
+			assert.False(t, seen[port], "port %d twice", port)
 			seen[port] = true
 		}
 	}
-	if len(seen) != callers*each {
-		t.Errorf("%d different ports, want %d", len(seen), callers*each)
-	}
+	assert.Equal(t, len(seen), callers*each, "different ports")
 	// Other programs may have taken a few of them.
 	taken := 0
 	for port := range seen {
@@ -151,9 +144,7 @@ func TestFreePorts(t *testing.T) {
 		}
 		l.Close()
 	}
-	if taken > len(seen)/10 {
-		t.Errorf("%d of %d ports are not free", taken, len(seen))
-	}
+	assert.True(t, taken <= len(seen)/10, "%d of %d ports are not free", taken, len(seen))
 }
 
 func TestOutputAndEnvironment(t *testing.T) {
@@ -164,12 +155,8 @@ func TestOutputAndEnvironment(t *testing.T) {
 	if p.Err() != nil {
 		t.Errorf("ended with %v", p.Err())
 	}
-	if got := p.LogTail(5); got != "hello\nPD_PORT=" {
-		t.Errorf("log %q", got)
-	}
-	if len(f.Running()) != 0 {
-		t.Errorf("still running: %v", f.Running())
-	}
+	assert.Equal(t, p.LogTail(5), "hello\nPD_PORT=", "log")
+	assert.Equal(t, len(f.Running()), 0, "still running: %v", f.Running())
 }
 
 func TestChild_Fails(t *testing.T) {
@@ -178,9 +165,7 @@ func TestChild_Fails(t *testing.T) {
 	s := spec("bad", "fail")
 	s.Ready = func(context.Context) error { return errors.New("not yet") }
 	_, err := f.Start(t.Context(), s)
-	if !errors.Is(err, fleet.ErrExited) {
-		t.Fatalf("error %v, want ErrExited", err)
-	}
+	require.True(t, errors.Is(err, fleet.ErrExited), "error %v, want ErrExited", err)
 	require.Contains(t, err.Error(), "bad", "exit status 3", "about to fail", "no newline at the end")
 }
 
@@ -190,21 +175,16 @@ func TestNeverReady(t *testing.T) {
 	s := spec("slow", "stubborn")
 	s.Ready = func(context.Context) error { return errors.New("the answer was 503") }
 	_, err := f.Start(t.Context(), s)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the answer was 503") {
-		t.Errorf("error %v: want a deadline and the last error", err)
-	}
-	if len(f.Running()) != 0 {
-		t.Error("the process that did not become ready still runs")
-	}
+	assert.True(t, errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "the answer was 503"),
+		"error %v: want a deadline and the last error", err)
+	assert.Equal(t, len(f.Running()), 0, "the process that did not become ready still runs")
 }
 
 func TestMissingProgram(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, fleet.Options{})
 	_, err := f.Start(t.Context(), fleet.Spec{Name: "none", Program: "no-such-program"})
-	if !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error %v, want ErrNotExist", err)
-	}
+	assert.True(t, errors.Is(err, os.ErrNotExist), "error %v, want ErrNotExist", err)
 }
 
 // A process does nothing any more when Signal has returned, also on a busy machine.
@@ -219,9 +199,7 @@ func TestSignal_AwaitsStop(t *testing.T) {
 	for range 20 {
 		require.NoError(t, p.Signal(syscall.SIGSTOP))
 		stat := string(testkit.ReadFile(t, fmt.Sprintf("/proc/%d/stat", p.PID())))
-		if !strings.Contains(stat, ") T ") {
-			t.Errorf("it runs: %s", stat)
-		}
+		assert.Contains(t, stat, ") T ")
 		require.NoError(t, p.Signal(syscall.SIGCONT))
 	}
 }
@@ -232,12 +210,8 @@ func TestKill(t *testing.T) {
 	p := started(t, f, "stubborn")
 	require.NoError(t, p.Signal(syscall.SIGSTOP))
 	require.NoError(t, p.Kill())
-	if p.Err() == nil || !strings.Contains(p.Err().Error(), "killed") {
-		t.Errorf("ended with %v", p.Err())
-	}
-	if err := p.Kill(); err != nil {
-		t.Errorf("a second kill: %v", err)
-	}
+	assert.True(t, p.Err() != nil && strings.Contains(p.Err().Error(), "killed"), "ended with %v", p.Err())
+	assert.NoError(t, p.Kill(), "a second kill")
 }
 
 func TestStop_KillsAfterTheDeadline(t *testing.T) {
@@ -271,16 +245,13 @@ func TestCloseStopsInOrder(t *testing.T) {
 	require.NoError(t, f.Close())
 	raw, err := os.ReadFile(order)
 	require.NoError(t, err)
-	if got := strings.Fields(string(raw)); strings.Join(got, " ") != "agent engine etcd" {
-		t.Errorf("order of the ends: %v", got)
-	}
+	got := strings.Fields(string(raw))
+	assert.Equal(t, strings.Join(got, " "), "agent engine etcd", "order of the ends: %v", got)
 	if _, err := os.Stat(f.Dir()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the temporary directory is still there: %v", err)
 	}
 	if _, err := f.Start(t.Context(), spec("late", "serve")); !errors.Is(err, fleet.ErrClosed) && !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a start after Close: %v", err)
 	}
-	if err := f.Close(); err != nil {
-		t.Errorf("a second Close: %v", err)
-	}
+	assert.NoError(t, f.Close(), "a second Close")
 }

@@ -23,9 +23,7 @@ func TestChildren_KilledWithParent(t *testing.T) {
 		_, err := fmt.Sscanf(parent.LogTail(1), "grandchild %d", &pid)
 		return err
 	})
-	if err := alive(pid); err != nil {
-		t.Fatalf("the grandchild does not run: %v", err)
-	}
+	require.NoError(t, alive(pid), "the grandchild does not run")
 	require.NoError(t, parent.Kill())
 	testkit.Eventually(t, 20*time.Second, func() error {
 		if alive(pid) == nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -72,15 +73,10 @@ func TestStream_Valid(t *testing.T) {
 			var got strings.Builder
 			r := c.Stream(t.Context(), url, nil, []byte(`{}`), want, loadgen.Observer{Text: func(b []byte) { got.Write(b) }, ITL: new(loadgen.Histogram)})
 			require.NoError(t, r.Err)
-			if got.String() != " one two" || r.Tokens != 2 {
-				t.Errorf("text %q, %d tokens", got.String(), r.Tokens)
-			}
-			if r.TTFT <= 0 || r.Total < r.TTFT {
-				t.Errorf("TTFT %v, total %v", r.TTFT, r.Total)
-			}
-			if p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode"); p != "10.0.0.1:1" || d != "10.0.0.2:2" {
-				t.Errorf("served by %q and %q", p, d)
-			}
+			assert.True(t, got.String() == " one two" && r.Tokens == 2, "text %q, %d tokens", got.String(), r.Tokens)
+			assert.True(t, r.TTFT > 0 && r.Total >= r.TTFT, "TTFT %v, total %v", r.TTFT, r.Total)
+			p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode")
+			assert.True(t, p == "10.0.0.1:1" && d == "10.0.0.2:2", "served by %q and %q", p, d)
 		})
 	}
 }
@@ -115,9 +111,7 @@ func TestStream_Invalid(t *testing.T) {
 			t.Parallel()
 			c, url := serve(t, events(tt.body))
 			r := c.Stream(t.Context(), url, nil, []byte(`{}`), want, loadgen.Observer{})
-			if !errors.Is(r.Err, loadgen.ErrWrong) {
-				t.Fatalf("error %v, want ErrWrong", r.Err)
-			}
+			require.True(t, errors.Is(r.Err, loadgen.ErrWrong), "error %v, want ErrWrong", r.Err)
 			require.Contains(t, r.Err.Error(), tt.want)
 		})
 	}
@@ -148,25 +142,22 @@ func TestStreamFailed(t *testing.T) {
 			t.Parallel()
 			c, url := serve(t, tt.handler)
 			r := c.Stream(t.Context(), url, nil, []byte(`{}`), want, loadgen.Observer{})
-			if r.Err == nil || errors.Is(r.Err, loadgen.ErrWrong) {
-				t.Fatalf("error %v, want one that is not ErrWrong", r.Err)
-			}
+			require.True(t, r.Err != nil && !errors.Is(r.Err, loadgen.ErrWrong),
+				"error %v, want one that is not ErrWrong", r.Err)
 			require.Contains(t, r.Err.Error(), tt.want)
 		})
 	}
 	t.Run("content type", func(t *testing.T) {
 		t.Parallel()
 		c, url := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") })
-		if r := c.Stream(t.Context(), url, nil, nil, want, loadgen.Observer{}); !errors.Is(r.Err, loadgen.ErrWrong) {
-			t.Errorf("error %v, want ErrWrong", r.Err)
-		}
+		r := c.Stream(t.Context(), url, nil, nil, want, loadgen.Observer{})
+		assert.True(t, errors.Is(r.Err, loadgen.ErrWrong), "error %v, want ErrWrong", r.Err)
 	})
 	t.Run("no server", func(t *testing.T) {
 		t.Parallel()
 		c, url := serve(t, nil)
-		if r := c.Stream(t.Context(), strings.Replace(url, "127.0.0.1:", "127.0.0.1:1", 1), nil, nil, want, loadgen.Observer{}); r.Err == nil {
-			t.Error("no error")
-		}
+		r := c.Stream(t.Context(), strings.Replace(url, "127.0.0.1:", "127.0.0.1:1", 1), nil, nil, want, loadgen.Observer{})
+		assert.True(t, r.Err != nil, "no error")
 	})
 }
 
@@ -194,10 +185,7 @@ func TestStreamTimes(t *testing.T) {
 		}
 	}})
 	require.NoError(t, r.Err)
-	if itl.Count() != 1 {
-		t.Errorf("%d pauses, want 1", itl.Count())
-	}
-	if r.TTFT+itl.Max() > r.Total {
-		t.Errorf("TTFT %v and pause %v are longer than the whole %v", r.TTFT, itl.Max(), r.Total)
-	}
+	assert.Equal(t, itl.Count(), 1, "pauses")
+	assert.True(t, r.TTFT+itl.Max() <= r.Total,
+		"TTFT %v and pause %v are longer than the whole %v", r.TTFT, itl.Max(), r.Total)
 }

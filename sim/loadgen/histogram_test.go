@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestHistogramQuantiles(t *testing.T) {
@@ -26,31 +27,23 @@ func TestHistogramQuantiles(t *testing.T) {
 		rank := max(int(math.Ceil(q*float64(len(all)))), 1)
 		exact := all[rank-1]
 		got := h.Quantile(q)
-		if got < exact || float64(got) > float64(exact)*1.016+1 {
-			t.Errorf("quantile %g = %v, exact %v", q, got, exact)
-		}
+		assert.True(t, got >= exact && !(float64(got) > float64(exact)*1.016+1),
+			"quantile %g = %v, exact %v", q, got, exact)
 	}
-	if h.Max() != all[len(all)-1] || h.Count() != 20000 {
-		t.Errorf("max %v, count %d", h.Max(), h.Count())
-	}
+	assert.True(t, h.Max() == all[len(all)-1] && h.Count() == 20000, "max %v, count %d", h.Max(), h.Count())
 }
 
 func TestHistogramEdges(t *testing.T) {
 	t.Parallel()
 	var h loadgen.Histogram
-	if h.Quantile(0.5) != 0 || h.Max() != 0 {
-		t.Error("an empty histogram must return zeros")
-	}
+	assert.True(t, h.Quantile(0.5) == 0 && h.Max() == 0, "an empty histogram must return zeros")
 	h.Record(-5)
 	h.Record(math.MaxInt64)
-	if h.Quantile(0) != 0 || h.Quantile(1) != math.MaxInt64 {
-		t.Errorf("quantiles %v and %v", h.Quantile(0), h.Quantile(1))
-	}
+	assert.True(t, h.Quantile(0) == 0 && h.Quantile(1) == math.MaxInt64,
+		"quantiles %v and %v", h.Quantile(0), h.Quantile(1))
 	var one loadgen.Histogram
 	one.Record(1234567)
-	if one.Quantile(0.5) != 1234567 {
-		t.Errorf("one value: median %v", one.Quantile(0.5))
-	}
+	assert.Equal(t, one.Quantile(0.5), 1234567, "one value: median")
 }
 
 func TestHistogramConcurrent(t *testing.T) {
@@ -65,7 +58,5 @@ func TestHistogramConcurrent(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if h.Count() != 4000 || h.Max() != 3999 {
-		t.Errorf("count %d, max %d", h.Count(), h.Max())
-	}
+	assert.True(t, h.Count() == 4000 && h.Max() == 3999, "count %d, max %d", h.Count(), h.Max())
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func every(d time.Duration) func(int) time.Duration {
@@ -27,16 +28,10 @@ func TestOpenLoopKeepsTime(t *testing.T) {
 			},
 		})
 		for i, at := range sent {
-			if at != time.Duration(i)*time.Second {
-				t.Errorf("request %d was sent at %v", i, at)
-			}
+			assert.Equal(t, at, time.Duration(i)*time.Second, "request %d was sent at", i)
 		}
-		if lag != (loadgen.Lag{}) {
-			t.Errorf("lag %+v, want none", lag)
-		}
-		if took := time.Since(start); took != 14*time.Second {
-			t.Errorf("it ended after %v, want 14s: it must wait for the last answer", took)
-		}
+		assert.Equal(t, lag, (loadgen.Lag{}), "lag")
+		assert.Equal(t, time.Since(start), 14*time.Second, "it ended after")
 	})
 }
 
@@ -55,12 +50,8 @@ func TestOpenLoop_BoundAndLag(t *testing.T) {
 				time.Sleep(time.Second)
 			},
 		})
-		if most.Load() != 2 {
-			t.Errorf("%d requests at once, want 2", most.Load())
-		}
-		if lag.Max != 2*time.Second || lag.Late != 4 {
-			t.Errorf("lag %+v, want 2s and 4 late", lag)
-		}
+		assert.Equal(t, most.Load(), 2, "requests at once")
+		assert.True(t, lag.Max == 2*time.Second && lag.Late == 4, "lag %+v, want 2s and 4 late", lag)
 	})
 }
 
@@ -77,8 +68,6 @@ func TestOpenLoopStops(t *testing.T) {
 				}
 			},
 		})
-		if n := sent.Load(); n != 3 {
-			t.Errorf("%d requests were sent, want 3", n)
-		}
+		assert.Equal(t, sent.Load(), 3, "requests were sent")
 	})
 }

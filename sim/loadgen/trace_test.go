@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -20,12 +21,9 @@ func TestReadTrace(t *testing.T) {
 	t.Parallel()
 	entries, err := loadgen.ReadTrace(strings.NewReader(twoEntries), 0)
 	require.NoError(t, err)
-	if len(entries) != 2 || entries[0].InputLength != 600 || entries[1].OutputLength != 1 {
-		t.Fatalf("got %+v", entries)
-	}
-	if at := entries[1].At(20); at != 150*time.Millisecond {
-		t.Errorf("due at %v, want 150ms", at)
-	}
+	require.True(t, len(entries) == 2 && entries[0].InputLength == 600 && entries[1].OutputLength == 1,
+		"got %+v", entries)
+	assert.Equal(t, entries[1].At(20), 150*time.Millisecond, "due at")
 	if limited, err := loadgen.ReadTrace(strings.NewReader(twoEntries), 1); err != nil || len(limited) != 1 {
 		t.Errorf("limit 1: %d entries, %v", len(limited), err)
 	}
@@ -46,9 +44,8 @@ func TestReadTraceRefuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := loadgen.ReadTrace(strings.NewReader(tt.text), 0)
-			if !errors.Is(err, loadgen.ErrTrace) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("error %v, want ErrTrace with %q", err, tt.want)
-			}
+			assert.True(t, errors.Is(err, loadgen.ErrTrace) && strings.Contains(err.Error(), tt.want),
+				"error %v, want ErrTrace with %q", err, tt.want)
 		})
 	}
 }
@@ -62,16 +59,9 @@ func TestEqualBlocks_EqualTokens(t *testing.T) {
 		return ids
 	}
 	a, b := collect(entries[0]), collect(entries[1])
-	if len(a) != 600 || len(b) != 512 {
-		t.Fatalf("%d and %d tokens, want 600 and 512", len(a), len(b))
-	}
-	if !slices.Equal(a[:512], b) {
-		t.Error("the same block gave other tokens")
-	}
-	if slices.Equal(a[512:], b[:88]) {
-		t.Error("different blocks gave the same tokens")
-	}
-	if lo, hi := slices.Min(a), slices.Max(a); lo < 16 || hi >= 1<<17 {
-		t.Errorf("ids from %d to %d are out of range", lo, hi)
-	}
+	require.True(t, len(a) == 600 && len(b) == 512, "%d and %d tokens, want 600 and 512", len(a), len(b))
+	assert.EqualSlices(t, a[:512], b, "the same block gave other tokens")
+	assert.False(t, slices.Equal(a[512:], b[:88]), "different blocks gave the same tokens")
+	lo, hi := slices.Min(a), slices.Max(a)
+	assert.True(t, lo >= 16 && hi < 1<<17, "ids from %d to %d are out of range", lo, hi)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -64,9 +65,7 @@ func TestRawServer_ClosedAtTestEnd(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	select {
 	case err := <-ended:
-		if !errors.Is(err, net.ErrClosed) {
-			t.Errorf("the server's side ended with %v", err)
-		}
+		assert.True(t, errors.Is(err, net.ErrClosed), "the server's side ended with %v", err)
 	default:
 		t.Error("the server's side goes on")
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -85,9 +86,7 @@ func TestLink_RestoreWaitsForThePort(t *testing.T) {
 	c := connect(t, l)
 	c.t = t
 	c.say()
-	if err := c.hears(soon); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, c.hears(soon))
 }
 
 const silence = 50 * time.Millisecond
@@ -130,9 +129,7 @@ func TestLink(t *testing.T) {
 			} else if errors.Is(err, syscall.EPIPE) {
 				err = syscall.ECONNRESET
 			}
-			if !errors.Is(err, tc.standing) {
-				t.Errorf("during the fault: %v, want %v", err, tc.standing)
-			}
+			assert.True(t, errors.Is(err, tc.standing), "during the fault: %v, want %v", err, tc.standing)
 			if other, err := net.Dial("tcp", l.Address()); errors.Is(err, syscall.ECONNREFUSED) != tc.refused {
 				t.Errorf("a new connection: %v", err)
 			} else if err == nil {
@@ -140,9 +137,7 @@ func TestLink(t *testing.T) {
 			}
 			l.Restore()
 			if tc.after {
-				if err := c.hears(soon); err != nil {
-					t.Errorf("what was held back does not arrive: %v", err)
-				}
+				assert.NoError(t, c.hears(soon), "what was held back does not arrive")
 			}
 			mustHear(connect(t, l))
 		})

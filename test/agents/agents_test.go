@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
@@ -37,9 +38,7 @@ truncation turn turns type usage user version updates window write`
 func TestRecordings_FillerOnly(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("recordings/*.txt")
-	if err != nil || len(files) != 3 {
-		t.Fatalf("%v, %v", files, err)
-	}
+	require.True(t, err == nil && len(files) == 3, "%v, %v", files, err)
 	// IDs and signatures of the simulated engine are hexadecimal digits.
 	id := regexp.MustCompile(`(chatcmpl(-tool)?-|resp_|msg_|rs_|fc_|"signature":")[0-9a-f]{32}`)
 	long, allowed := regexp.MustCompile(`[A-Za-z]{4,}`), strings.Fields(words)
@@ -49,14 +48,11 @@ func TestRecordings_FillerOnly(t *testing.T) {
 		require.NoError(t, err)
 		size += len(raw)
 		for _, word := range long.FindAllString(id.ReplaceAllString(string(raw), ""), -1) {
-			if strings.ContainsAny(strings.ToLower(word), "aeiouy") && !slices.Contains(allowed, word) {
-				t.Errorf("%s has the word %q", file, word)
-			}
+			assert.False(t, strings.ContainsAny(strings.ToLower(word), "aeiouy") && !slices.Contains(allowed, word),
+				"%s has the word %q", file, word)
 		}
 	}
-	if size > 1<<20 {
-		t.Errorf("the recordings have %d bytes, want at most 1 MiB", size)
-	}
+	assert.True(t, size <= 1<<20, "the recordings have %d bytes, want at most 1 MiB", size)
 }
 
 // The clients page and the recording script name the same versions.
@@ -69,9 +65,8 @@ func TestVersions(t *testing.T) {
 	script, err := os.ReadFile("../../scripts/record-agents.sh")
 	require.NoError(t, err)
 	for _, r := range list {
-		if row := "| `" + r.Agent + "` | " + r.Version + " |"; !strings.Contains(string(page), row) {
-			t.Errorf("the page has no row %s", row)
-		}
+		row := "| `" + r.Agent + "` | " + r.Version + " |"
+		assert.True(t, strings.Contains(string(page), row), "the page has no row %s", row)
 		if pin := "_version=" + r.Version + "\n"; !strings.Contains(string(script), pin) || !strings.Contains(string(script), "install "+r.Agent+" ") {
 			t.Errorf("the script does not install %s %s", r.Agent, r.Version)
 		}
@@ -82,9 +77,7 @@ func TestVersions(t *testing.T) {
 func TestRecordings(t *testing.T) {
 	t.Parallel()
 	list, err := agents.Recordings()
-	if err != nil || len(list) != 3 {
-		t.Fatalf("%d recordings, %v", len(list), err)
-	}
+	require.True(t, err == nil && len(list) == 3, "%d recordings, %v", len(list), err)
 	for i, want := range []struct {
 		agent, path string
 		holds       []string
@@ -94,9 +87,8 @@ func TestRecordings(t *testing.T) {
 		{"opencode-ai", "/v1/responses", []string{`"tools":[`, `"type":"function_call_output"`, `"store":false`}},
 	} {
 		r := list[i]
-		if r.Agent != want.agent || len(r.Exchanges) != 3 || len(r.Turns) != 3 {
-			t.Errorf("%s: %d exchanges, %d turns", r.Agent, len(r.Exchanges), len(r.Turns))
-		}
+		assert.True(t, r.Agent == want.agent && len(r.Exchanges) == 3 && len(r.Turns) == 3,
+			"%s: %d exchanges, %d turns", r.Agent, len(r.Exchanges), len(r.Turns))
 		for _, x := range r.Exchanges {
 			if x.Path() != want.path || x.Method != "POST" || x.Status != 200 || len(x.Events) < 10 || x.Header.Get("Content-Type") != "application/json" {
 				t.Errorf("%s: %s %s %v: %d with %d events", r.Agent, x.Method, x.Target, x.Header, x.Status, len(x.Events))
@@ -104,9 +96,7 @@ func TestRecordings(t *testing.T) {
 		}
 		last := r.Exchanges[len(r.Exchanges)-1]
 		for _, part := range want.holds {
-			if !bytes.Contains(last.Body, []byte(part)) {
-				t.Errorf("%s: the last request has no %s", r.Agent, part)
-			}
+			assert.True(t, bytes.Contains(last.Body, []byte(part)), "%s: the last request has no %s", r.Agent, part)
 		}
 		text, err := r.Format()
 		require.NoError(t, err)
@@ -132,9 +122,7 @@ func TestFiller(t *testing.T) {
 		`"name":"` + name + `"`: 4, `"` + path + `":{`: 1, `["` + path + `"]`: 1, `"input":{"` + path + `":"` + value + `","`: 1, `[{"` + path + `":1.50e3}]`: 1,
 		`"{\"` + path + `\": \"`: 1, `"content":"` + value + `"`: 1, `"enum":["` + value + `"]`: 1, `{"type":["string","null"]}`: 1, `"stream":true} `: 1, ` {"model": "m"`: 1,
 	} {
-		if got := strings.Count(string(out), part); got != n {
-			t.Errorf("%d times %s in\n%s", got, part, out)
-		}
+		assert.Equal(t, strings.Count(string(out), part), n, "%s in\n%s", part, out)
 	}
 	if len(out) != len(doc) || forms(string(out)) != forms(doc) || strings.ContainsAny(f.Text("aeiouyAEIOUYé"), "aeiouyAEIOUYé") {
 		t.Errorf("the form changed:\n%s\n%s", doc, out)

@@ -13,6 +13,7 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -79,9 +80,7 @@ func open(t *testing.T, url string, as look, expect ...string) *tab {
 			if err != nil {
 				return
 			}
-			if bad(m, expect) {
-				t.Errorf("console message: %s (%s)", m, m.URL)
-			}
+			assert.False(t, bad(m, expect), "console message: %s (%s)", m, m.URL)
 		}
 	}()
 	t.Cleanup(func() {

@@ -8,6 +8,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // manage opens the dialog of an instance and selects an action.
@@ -93,9 +94,8 @@ func TestAddDrainRemove(t *testing.T) {
 	last := value[string](p, `[...document.querySelectorAll('tr[data-name^="prefill/"] .name')][0].textContent`)
 	p.manage("prefill", last, "cordon")
 	p.shownText("act-effect", "No prefill instance remains: decode instances compute every prompt")
-	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
-		t.Error("the last prefill instance can be cordoned without a second confirmation")
-	}
+	assert.True(t, value[bool](p, `document.getElementById('act-ok').disabled`),
+		"the last prefill instance can be cordoned without a second confirmation")
 	click("#act-sure")
 	click("#act-ok")
 	p.shows("prefill", last, "cordoned")
@@ -106,9 +106,7 @@ func TestAddDrainRemove(t *testing.T) {
 
 	// The key is only in the memory of the page.
 	left := value[string](p, `location.href + document.cookie + JSON.stringify(sessionStorage) + JSON.stringify(localStorage) + document.documentElement.outerHTML`)
-	if strings.Contains(left, adminKey) {
-		t.Error("the key is stored in the page or its storage")
-	}
+	assert.False(t, strings.Contains(left, adminKey), "the key is stored in the page or its storage")
 	p.closed()
 	click("#key") // forgets the key
 	p.shownText("key-text", "Enter key")
@@ -144,9 +142,8 @@ func TestRole(t *testing.T) {
 
 	choose("decode")
 	p.shownText("act-effect", "No prefill instance remains")
-	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
-		t.Error("the last prefill instance can leave its role without a second confirmation")
-	}
+	assert.True(t, value[bool](p, `document.getElementById('act-ok').disabled`),
+		"the last prefill instance can leave its role without a second confirmation")
 	click("#act-sure")
 	click("#act-ok")
 	p.shows("prefill", n.Address, "decode-only")
@@ -166,9 +163,8 @@ func TestRemoveSecondKey(t *testing.T) {
 	value[any](p, `setKey('`+adminKey+`', false); null`)
 	p.manage("decode", second, "remove")
 	p.shownText("act-effect", "Removes "+n.Address+", too. No decode instance remains")
-	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
-		t.Error("the last decode instance can be removed without a second confirmation")
-	}
+	assert.True(t, value[bool](p, `document.getElementById('act-ok').disabled`),
+		"the last decode instance can be removed without a second confirmation")
 }
 
 // A slow response blocks a second request of the dialog and belongs to the dialog that sent the request.
@@ -184,9 +180,8 @@ func TestLateAnswer(t *testing.T) {
 	p.until(`window.answer`)
 	last := value[int](p, `state.lastEvent`)
 	p.until(fmt.Sprintf(`state.lastEvent > %d`, last)) // an event arrived and updated the dialog
-	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
-		t.Error("an action in progress can be sent again")
-	}
+	assert.True(t, value[bool](p, `document.getElementById('act-ok').disabled`),
+		"an action in progress can be sent again")
 	p.do(chromedp.Click(chromedp.CSS("#act-dialog [data-close]")))
 	p.until(`!managed`)
 	p.manage("decode", second.Address, "cordon")

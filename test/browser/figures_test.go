@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -33,19 +34,14 @@ func TestFigures(t *testing.T) {
 	for range requests {
 		resp, _, err := harness.Send(t.Context(), http.MethodPost, r.url()+"/v1/completions", `{"model":"meta-llama/Llama-3.3-70B-Instruct","prompt":"x"}`)
 		require.NoError(t, err)
-		if resp.StatusCode != http.StatusServiceUnavailable {
-			t.Fatal(resp.Status)
-		}
+		require.Equal(t, resp.StatusCode, http.StatusServiceUnavailable, resp.Status)
 	}
 	p.until(fmt.Sprintf(`%s.querySelector('.big span').textContent === '%d'`, failed, requests))
 	// A later point has no failures: the small text disappears, the number stays.
 	p.until(fmt.Sprintf(`%s.querySelector('small').textContent === '' && %s.querySelector('.big span').textContent === '%d' && %s.classList.contains('c-bad')`, failed, failed, requests, failed))
-	if got := value[string](p, failed+`.querySelector('.more').textContent`); got != "in five minutes" {
-		t.Errorf("the tile shows %q", got)
-	}
-	if heads := value[string](p, `document.querySelector('thead').textContent`); strings.Contains(heads, "Lease") || !strings.Contains(heads, "Age") {
-		t.Errorf("columns %q", heads)
-	}
+	assert.Equal(t, value[string](p, failed+`.querySelector('.more').textContent`), "in five minutes", "the tile shows")
+	heads := value[string](p, `document.querySelector('thead').textContent`)
+	assert.True(t, !strings.Contains(heads, "Lease") && strings.Contains(heads, "Age"), "columns %q", heads)
 	tr := row(string(instance.Decode), "127.0.0.1:9")
 	for _, cell := range []string{".who .sub", ".state .sub"} {
 		cut := value[bool](p, fmt.Sprintf(`(() => { const e = (%s).querySelector(%q); return e.scrollWidth > e.clientWidth || e.scrollHeight > e.clientHeight })()`, tr, cell))

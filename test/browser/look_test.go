@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -45,12 +46,10 @@ func TestHostileNames(t *testing.T) {
 	p.until(fmt.Sprintf(`document.getElementById('proxies').textContent.includes(%q)`, evil))
 	value[any](p, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", "127.0.0.1:9")))
 	p.until(fmt.Sprintf(`document.querySelector('.more-row')?.textContent.includes(%q)`, evil))
-	if n := value[int](p, `document.querySelectorAll('img, iframe, object, script:not(:last-of-type)').length`); n != 0 {
-		t.Errorf("%d elements were created from names", n)
-	}
-	if title := value[string](p, `document.title`); strings.Contains(title, "owned") {
-		t.Error("a name was executed")
-	}
+	n := value[int](p, `document.querySelectorAll('img, iframe, object, script:not(:last-of-type)').length`)
+	assert.Equal(t, n, 0, "elements were created from names")
+	title := value[string](p, `document.title`)
+	assert.False(t, strings.Contains(title, "owned"), "a name was executed")
 	// The browser refuses HTML in a text, even if a script of the page tries to set it.
 	if !value[bool](p, `(() => { try { document.createElement('p').innerHTML = '<b>'; return false } catch { return true } })()`) {
 		t.Error("text can be interpreted as HTML")
@@ -98,9 +97,8 @@ func TestAccessibility(t *testing.T) {
 			for _, v := range p.violations(axe) {
 				t.Errorf("%s, %s: %s", name, state, v)
 			}
-			if over := value[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
-				t.Errorf("%s, %s: the page is %d px wider than its window", name, state, over)
-			}
+			over := value[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`)
+			assert.True(t, over <= 0, "%s, %s: the page is %d px wider than its window", name, state, over)
 		}
 	}
 	each := func(f func(p *tab)) {
@@ -152,13 +150,9 @@ func TestKeyboard(t *testing.T) {
 	}
 	all := strings.Join(order, ", ")
 	for _, want := range []string{"skip", "theme", "key", "search", "only", "add", "name", "quiet"} {
-		if !strings.Contains(", "+all+",", ", "+want+",") {
-			t.Errorf("%s is not reachable: %s", want, all)
-		}
+		assert.True(t, strings.Contains(", "+all+",", ", "+want+","), "%s is not reachable: %s", want, all)
 	}
-	if strings.Contains(all, "without a mark") {
-		t.Errorf("the focus is not visible: %s", all)
-	}
+	assert.False(t, strings.Contains(all, "without a mark"), "the focus is not visible: %s", all)
 	value[any](p, `document.querySelector('tr[data-name] .act button').focus()`)
 	p.do(chromedp.KeyEvent("\r"))
 	p.until(`document.getElementById('key-dialog').open`)
@@ -173,15 +167,13 @@ const many = 500
 func TestManyInstances(t *testing.T) {
 	r := newRig(t, 1, "--scrape-interval=20s")
 	p := manyInstances(t, r)
-	if n := value[int](p, `[...fleet.lines.values()].filter((l) => l.near).length`); n == 0 || n > 60 {
-		t.Errorf("%d rows are drawn", n)
-	}
+	n := value[int](p, `[...fleet.lines.values()].filter((l) => l.near).length`)
+	assert.True(t, n != 0 && n <= 60, "%d rows are drawn", n)
 	p.do(chromedp.SendKeys(chromedp.CSS("#search"), "127.0.2.7:"))
 	p.until(`document.querySelectorAll('tr[data-name]').length === 1`)
 	p.shownText("shown", "1 instance shown of 500")
-	if n := value[int](p, `state.feed.length`); n > 100 {
-		t.Errorf("the feed has %d entries", n)
-	}
+	n = value[int](p, `state.feed.length`)
+	assert.True(t, n <= 100, "the feed has %d entries", n)
 	// The history of removed instances is discarded eventually.
 	if value[bool](p, `(() => { state.history.of.set('decode/removed:1', [[5], [5]]);
 		for (let i = 0; i < maxPoints; i++) addPoint({ total: {}, of: {} });

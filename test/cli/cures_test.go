@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -25,9 +26,8 @@ import (
 func (w *doctorRig) runCommands(f doctor.Finding) {
 	w.t.Helper()
 	for _, line := range f.Commands {
-		if code, out := w.run(line); code != 0 {
-			w.t.Errorf("%s: exit %d\n%s", line, code, out)
-		}
+		code, out := w.run(line)
+		assert.True(w.t, code == 0, "%s: exit %d\n%s", line, code, out)
 	}
 }
 
@@ -88,9 +88,8 @@ func TestDoctor_FixesWork(t *testing.T) {
 			}
 			w.runCommands(w.finds("rejected", "decode/"+at, "its value in etcd is rejected", "pdctl remove decode "+at, "pdctl add decode "+at))
 			w.clean()
-			if code, out := w.run("pdctl remove decode " + at); code != 0 {
-				w.t.Errorf("%s", out)
-			}
+			code, out := w.run("pdctl remove decode " + at)
+			assert.Equal(w.t, code, 0, out)
 		}},
 		{"two agents on one address", func(w *doctorRig) {
 			dir := w.t.TempDir()
@@ -98,9 +97,7 @@ func TestDoctor_FixesWork(t *testing.T) {
 			f := w.finds("conflict", decode, "two agents claim this address", "stop one of the two agents")
 			w.runCommands(f)
 			there := regexp.MustCompile(`\(on \S+: (pdmesh-agent drain .*)\)$`).FindStringSubmatch(f.Cure)
-			if there == nil {
-				w.t.Fatalf("no command in %q", f.Cure)
-			}
+			require.True(w.t, there != nil, "no command in %q", f.Cure)
 			if code, out := w.run("XDG_RUNTIME_DIR=" + dir + " " + there[1]); code != 0 {
 				w.t.Errorf("%s: exit %d\n%s", there[1], code, out)
 			}
@@ -112,16 +109,13 @@ func TestDoctor_FixesWork(t *testing.T) {
 			require.NoError(w.t, err)
 			w.clean()
 			require.NoError(w.t, p.Signal(syscall.SIGSTOP))
-			if code, out := w.run("pdctl weight decode " + node.Address + " 100"); code != 0 {
-				w.t.Errorf("%s", out)
-			}
+			code, out := w.run("pdctl weight decode " + node.Address + " 100")
+			assert.Equal(w.t, code, 0, out)
 			f := w.finds("proxy", "proxy "+p.Address, "it is stale: it has applied revision", "check that its machine reaches etcd, and that its process runs (not stopped)", "pdctl wait --revision")
 			require.NoError(w.t, p.Signal(syscall.SIGCONT))
 			w.runCommands(f)
 			w.clean()
-			if err := p.Stop(w.t.Context()); err != nil {
-				w.t.Error(err)
-			}
+			assert.NoError(w.t, p.Stop(w.t.Context()))
 		}},
 		{"one side-channel port twice", (*doctorRig).onePortTwice},
 		{"expired certificate", (*doctorRig).expired},
@@ -169,9 +163,7 @@ func (w *doctorRig) onePortTwice() {
 	})
 	require.Contains(w.t, f.What+f.Cure, fmt.Sprintf("port %d is the side channel of 2 engines", ports[2]), a, b, "VLLM_NIXL_SIDE_CHANNEL_PORT")
 	w.runCommands(f)
-	if err := second.Stop(w.t.Context()); err != nil {
-		w.t.Error(err)
-	}
+	assert.NoError(w.t, second.Stop(w.t.Context()))
 	second = start("s2", ports[1], ports[3]) // another port
 	testkit.Eventually(w.t, patience, func() error {
 		if _, out := w.run("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[1])) {
@@ -181,9 +173,7 @@ func (w *doctorRig) onePortTwice() {
 	})
 	w.clean()
 	for _, p := range []*fleet.Process{first, second} {
-		if err := p.Stop(w.t.Context()); err != nil {
-			w.t.Error(err)
-		}
+		assert.NoError(w.t, p.Stop(w.t.Context()))
 	}
 }
 
@@ -215,7 +205,5 @@ func (w *doctorRig) expired() {
 	install(freshKey, key)
 	install(fresh, cert)
 	w.clean()
-	if err := p.Stop(w.t.Context()); err != nil {
-		w.t.Error(err)
-	}
+	assert.NoError(w.t, p.Stop(w.t.Context()))
 }

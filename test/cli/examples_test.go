@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // example describes how a line is run and its expected effect.
@@ -60,22 +62,16 @@ func TestEveryExample(t *testing.T) {
 	}
 	lines := map[string]bool{}
 	for name, examples := range helps(t) {
-		if len(examples) == 0 {
-			t.Errorf("%s has no example", name)
-		}
+		assert.True(t, len(examples) != 0, "%s has no example", name)
 		of := false
 		for _, line := range examples {
 			lines[line] = true
 			of = of || strings.Contains(line, strings.TrimPrefix(name, "pdctl "))
 		}
-		if !of {
-			t.Errorf("%s has no example of itself: %q", name, examples)
-		}
+		assert.True(t, of, "%s has no example of itself: %q", name, examples)
 	}
 	page := blocks(t, "../../docs/cli.md")
-	if len(page) < 15 {
-		t.Fatalf("only %d lines on the page", len(page))
-	}
+	require.True(t, len(page) >= 15, "only %d lines on the page", len(page))
 	for _, line := range page {
 		lines[line] = true
 	}
@@ -85,9 +81,7 @@ func TestEveryExample(t *testing.T) {
 		}
 	}
 	for line := range examples {
-		if !lines[line] {
-			t.Errorf("neither a help nor the page contains %q", line)
-		}
+		assert.True(t, lines[line], "neither a help nor the page contains %q", line)
 	}
 	s := newStage(t)
 	for _, line := range slices.Sorted(maps.Keys(lines)) {
@@ -128,9 +122,7 @@ func (s *stage) play(line string, e example) {
 	if e.during != nil {
 		e.during(s, c)
 	}
-	if code := c.end(); code != e.code {
-		t.Errorf("%s: exit %d, want %d", typed, code, e.code)
-	}
+	assert.Equal(t, c.end(), e.code, "%s: exit", typed)
 	out := c.out.String()
 	for _, words := range e.want {
 		if words = s.here(words); !strings.Contains(out, words) {

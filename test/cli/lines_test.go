@@ -19,9 +19,7 @@ func helps(t *testing.T) map[string][]string {
 	var look func(words ...string)
 	look = func(words ...string) {
 		help, err := exec.CommandContext(t.Context(), filepath.Join(binDir, "pdctl"), append(words, "--help")...).Output()
-		if err != nil {
-			t.Fatalf("%q: %v", words, err)
-		}
+		require.NoError(t, err, "%q", words)
 		name := strings.Join(append([]string{"pdctl"}, words...), " ")
 		out[name] = section(string(help), "Examples:")
 		for _, line := range section(string(help), "Available Commands:") {

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -138,9 +139,7 @@ func TestRefusedAgents(t *testing.T) {
 	w.agent("p1", nil, "--role", "prefill", "--address", prefill)
 	w.agent("d1", nil, "--role", "decode", "--address", decode)
 	w.clean()
-	if got := w.published(); len(got) > 0 {
-		t.Errorf("registered agents have published %v", got)
-	}
+	assert.Len(t, w.published(), 0, "registered agents have published")
 	host, err := os.Hostname()
 	require.NoError(t, err)
 
@@ -153,21 +152,15 @@ func TestRefusedAgents(t *testing.T) {
 	w.finds("agent", "decode/"+unused, "its agent on "+host+" has the phase probing, and its registration the phase idle", "refused", "(on "+host+": pdmesh-agent status --role decode --address "+unused+")")
 	w.finds("model", "decode/"+other.Address(), "serves llama, not "+modelName, "start the engine with the right model")
 
-	if err := taker.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, taker.Stop(t.Context()))
 	w.engine(fakevllm.Options{Addr: unused, Role: fakevllm.RoleDecode})
 	for value, times := range w.published() {
-		if times != 1 {
-			t.Errorf("written %d times: %s", times, value)
-		}
+		assert.True(t, times == 1, "written %d times: %s", times, value)
 	}
 	other.Close()
 	w.engine(fakevllm.Options{Addr: other.Address(), Role: fakevllm.RoleDecode})
 	w.clean()
-	if got := w.published(); len(got) > 0 {
-		t.Errorf("agents that have registered still publish %v", got)
-	}
+	assert.Len(t, w.published(), 0, "agents that have registered still publish")
 }
 
 // An agent with the etcd user of another role may not write its keys, but can report that.
@@ -189,9 +182,7 @@ func TestRefusedByEtcd(t *testing.T) {
 	}
 	wrong := w.agent("d1", env("pd-agent-prefill"), "--role", "decode", "--address", engine)
 	w.finds("agent", "decode/"+engine, "denies this user access to these keys", "--etcd-username pd-agent-decode", "pdctl auth init --dry-run")
-	if err := wrong.Stop(t.Context()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, wrong.Stop(t.Context()))
 	w.agent("d1", env("pd-agent-decode"), "--role", "decode", "--address", engine)
 	testkit.Eventually(t, patience, func() error {
 		if _, out := w.run("pdctl list"); !strings.Contains(out, "ready") {

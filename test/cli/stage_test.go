@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -233,9 +234,7 @@ func (s *stage) fillCache() {
 func (s *stage) holds(file, want string) {
 	s.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(s.dir, file))
-	if err != nil || !strings.Contains(string(raw), want) {
-		s.t.Errorf("%s is not in the file (%v)\n%s", want, err, raw)
-	}
+	assert.True(s.t, err == nil && strings.Contains(string(raw), want), "%s is not in the file (%v)\n%s", want, err, raw)
 }
 
 // undone makes a change to be undone; 4710 is the revision before it.
@@ -247,9 +246,7 @@ func (s *stage) undone() {
 		s.t.Fatalf("exit %d\n%s", code, c.out.String())
 	}
 	resp, err := s.cli.Get(s.t.Context(), s.here("/pd/override/decode/10.0.0.9:8200"))
-	if err != nil || len(resp.Kvs) != 1 {
-		s.t.Fatal(resp, err)
-	}
+	require.True(s.t, err == nil && len(resp.Kvs) == 1, "%v %v", resp, err)
 	s.change = resp.Kvs[0].ModRevision // agents may have written since
 }
 

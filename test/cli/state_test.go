@@ -24,9 +24,8 @@ func TestDeadStaticInstance(t *testing.T) {
 	for _, role := range instance.Roles() {
 		engines[role], err = w.f.StartNode(t.Context(), fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: modelName})
 		require.NoError(t, err)
-		if code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, engines[role].Address)); code != 0 {
-			t.Fatal(out)
-		}
+		code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, engines[role].Address))
+		require.Equal(t, code, 0, out)
 	}
 	_, port, _ := strings.Cut(proxy.Address, ":")
 	prefill, decode := engines[instance.Prefill].Address, engines[instance.Decode].Address

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -43,9 +44,8 @@ func newTopRig(t *testing.T) *topRig {
 	w.prefill = w.engine(fakevllm.Options{Role: fakevllm.RolePrefill, CacheBlocks: 10000, PromptTokensDetails: true}).Address()
 	w.decode = w.engine(fakevllm.Options{Role: fakevllm.RoleDecode, CacheBlocks: 10000, ITL: 5 * time.Millisecond}).Address()
 	for role, address := range map[instance.Role]string{instance.Prefill: w.prefill, instance.Decode: w.decode} {
-		if code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, address)); code != 0 {
-			t.Fatal(out)
-		}
+		code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, address))
+		require.Equal(t, code, 0, out)
 	}
 	now, err := w.cli.Get(t.Context(), "/pd/meta/schema")
 	require.NoError(t, err)
@@ -137,9 +137,8 @@ func TestTop(t *testing.T) {
 	for line, want := range map[string]string{
 		"pdctl top --once --sort-by size": "use one of address, state, in-flight", "pdctl top --once --interval 1ms": "from 500ms to 1m", "pdctl top": "needs a terminal",
 	} {
-		if code, out := w.run(line); code != 2 || !strings.Contains(out, want) {
-			t.Errorf("%s: exit %d\n%s", line, code, out)
-		}
+		code, out := w.run(line)
+		assert.True(t, code == 2 && strings.Contains(out, want), "%s: exit %d\n%s", line, code, out)
 	}
 }
 
@@ -175,9 +174,8 @@ func TestTopInTerminal(t *testing.T) {
 		t.Errorf("exit %d\n%q", code, c.out.String())
 	}
 	<-read
-	if code, out := w.run("pdctl history decode " + w.decode); code != 0 || !strings.Contains(out, "new disks") {
-		t.Errorf("exit %d\n%s", code, out)
-	}
+	code, out := w.run("pdctl history decode " + w.decode)
+	assert.True(t, code == 0 && strings.Contains(out, "new disks"), "exit %d\n%s", code, out)
 }
 
 // openTerminal opens a pseudo-terminal, and returns its user's end and its program's end.

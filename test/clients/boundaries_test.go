@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -32,15 +33,10 @@ func TestEventBoundaries(t *testing.T) {
 				w.Close()
 				require.NoError(t, err)
 				want := expected(t, path, []byte(body))
-				if err := rep.asVLLMBench(want); err != nil {
-					t.Errorf("%s: %v", path, err)
-				}
-				if err := rep.asAIPerf(want); err != nil {
-					t.Errorf("%s: %v", path, err)
-				}
-				if itl > 0 && len(rep.chunks) < 50 {
-					t.Errorf("%s: 700 events came in %d pieces: their times are lost", path, len(rep.chunks))
-				}
+				assert.NoError(t, rep.asVLLMBench(want), path)
+				assert.NoError(t, rep.asAIPerf(want), path)
+				assert.False(t, itl > 0 && len(rep.chunks) < 50,
+					"%s: 700 events came in %d pieces: their times are lost", path, len(rep.chunks))
 			}
 			r.strict()
 			r.split()

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -69,9 +70,7 @@ func TestGoClientErrors(t *testing.T) {
 			before := len(s.all())
 			err := tt.err()
 			var e *openai.Error
-			if !errors.As(err, &e) {
-				t.Fatalf("%T: %v", err, err)
-			}
+			require.True(t, errors.As(err, &e), "%T: %v", err, err)
 			if e.StatusCode != tt.status || e.Type != tt.kind || e.Param != tt.param || !strings.Contains(e.Message, tt.says) {
 				t.Errorf("%d %s param %q: %s", e.StatusCode, e.Type, e.Param, e.RawJSON())
 			}
@@ -79,12 +78,8 @@ func TestGoClientErrors(t *testing.T) {
 			if tt.kind != "" && e.JSON.Code.Raw() != fmt.Sprint(tt.status) {
 				t.Errorf("code %s", e.JSON.Code.Raw())
 			}
-			if e.Response.Header.Get("Content-Type") != "application/json" {
-				t.Errorf("header %v", e.Response.Header)
-			}
-			if n := len(s.all()) - before; n != 1 {
-				t.Errorf("%d tries of a request that cannot succeed", n)
-			}
+			assert.Equal(t, e.Response.Header.Get("Content-Type"), "application/json", "header %v", e.Response.Header)
+			assert.Equal(t, len(s.all())-before, 1, "attempts of a request that cannot succeed")
 		})
 	}
 	t.Run("in the stream, before it", func(t *testing.T) {
@@ -93,9 +88,8 @@ func TestGoClientErrors(t *testing.T) {
 		stream := c.Chat.Completions.NewStreaming(t.Context(), params)
 		defer stream.Close()
 		var e *openai.Error
-		if stream.Next() || !errors.As(stream.Err(), &e) || e.StatusCode != http.StatusNotFound {
-			t.Errorf("%v", stream.Err())
-		}
+		assert.True(t, !stream.Next() && errors.As(stream.Err(), &e) && e.StatusCode == http.StatusNotFound,
+			"%v", stream.Err())
 	})
 	r.strict()
 }
@@ -116,12 +110,8 @@ func TestGoClientBrokenStream(t *testing.T) {
 			for stream.Next() {
 				chunks++
 			}
-			if stream.Err() == nil || chunks < 5 {
-				t.Errorf("after %d chunks: %v", chunks, stream.Err())
-			}
-			if len(s.all()) != 1 {
-				t.Errorf("%d tries", len(s.all()))
-			}
+			assert.True(t, stream.Err() != nil && chunks >= 5, "after %d chunks: %v", chunks, stream.Err())
+			assert.Equal(t, len(s.all()), 1, "tries")
 			t.Logf("error of the client: %v", stream.Err())
 			r.strict()
 		})
@@ -175,25 +165,16 @@ func TestGoClientAborts(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
-	testkit.Eventually(t, soon, func() error {
-		if n := sum(r.D, aborted); n != times+1 {
-			return fmt.Errorf("%d requests aborted, want %d", n, times+1)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int64 { return sum(r.D, aborted) }, times+1, "requests aborted")
 	r.strict()
-	if n := len(s.all()); n != times+1 {
-		t.Errorf("%d requests, want %d: cancelled requests must not be retried", n, times+1)
-	}
+	assert.Equal(t, len(s.all()), times+1, "requests: cancelled requests must not be retried")
 	testkit.Eventually(t, soon, func() error {
 		if n := harness.Metric(t, r.URL, "pd_requests_total", `outcome="client_gone"`, `code="499"`); n != times+1 {
 			return fmt.Errorf("%v requests counted as cancelled by their client", n)
 		}
 		return nil
 	})
-	if n := sum(r.P, aborted); n != 0 {
-		t.Errorf("%d prefills aborted", n)
-	}
+	assert.Equal(t, sum(r.P, aborted), 0, "prefills aborted")
 }
 
 // TestGoClientRetries checks that faults that the fleet can hide are hidden, and that others are
@@ -211,9 +192,7 @@ func TestGoClientRetries(t *testing.T) {
 				for range 4 {
 					r.ask(t, c, s)
 				}
-				if n := len(s.all()); n != 4 {
-					t.Errorf("%d tries of 4 requests: the client saw a fault", n)
-				}
+				assert.Equal(t, len(s.all()), 4, "tries of 4 requests: the client saw a fault")
 			})
 		}
 	})
@@ -242,9 +221,8 @@ func TestGoClientRetries(t *testing.T) {
 				if len(calls) != 2 || calls[0].status != tt.status || calls[1].header.Get("X-Stainless-Retry-Count") != "1" {
 					t.Errorf("%d tries, the first answered %d", len(calls), calls[0].status)
 				}
-				if want := tt.header["Retry-After"]; calls[0].retryAfter != want {
-					t.Errorf("Retry-After %q, the engine sent %q", calls[0].retryAfter, want)
-				}
+				want := tt.header["Retry-After"]
+				assert.True(t, calls[0].retryAfter == want, "Retry-After %q, the engine sent %q", calls[0].retryAfter, want)
 			})
 		}
 	})
@@ -261,18 +239,14 @@ func TestGoClientRetries(t *testing.T) {
 		params := chatParams("is anybody there", 20)
 		whole, err := c.Chat.Completions.New(t.Context(), params)
 		require.NoError(t, err)
-		if want := expected(t, "/v1/chat/completions", last(s).body)[0]; whole.Choices[0].Message.Content != want.Text {
-			t.Errorf("got %q, want %q", whole.Choices[0].Message.Content, want.Text)
-		}
+		want := expected(t, "/v1/chat/completions", last(s).body)[0]
+		assert.Equal(t, whole.Choices[0].Message.Content, want.Text)
 		calls := s.all()
 		for _, q := range calls[:len(calls)-1] {
-			if q.status != http.StatusServiceUnavailable || q.retryAfter != "1" {
-				t.Errorf("%d, Retry-After %q", q.status, q.retryAfter)
-			}
+			assert.True(t, q.status == http.StatusServiceUnavailable && q.retryAfter == "1",
+				"%d, Retry-After %q", q.status, q.retryAfter)
 		}
-		if len(calls) < 3 {
-			t.Errorf("%d tries: the role was never missing", len(calls))
-		}
+		assert.True(t, len(calls) >= 3, "%d tries: the role was never missing", len(calls))
 	})
 	t.Run("a role stays away", func(t *testing.T) {
 		t.Parallel()
@@ -301,9 +275,8 @@ func (r *rig) ask(t *testing.T, c openai.Client, s *sent) {
 	t.Helper()
 	whole, err := c.Chat.Completions.New(t.Context(), chatParams("hello", 12))
 	require.NoError(t, err)
-	if want := expected(t, "/v1/chat/completions", last(s).body)[0]; whole.Choices[0].Message.Content != want.Text {
-		t.Errorf("got %q, want %q", whole.Choices[0].Message.Content, want.Text)
-	}
+	want := expected(t, "/v1/chat/completions", last(s).body)[0]
+	assert.Equal(t, whole.Choices[0].Message.Content, want.Text)
 }
 
 // TestGoClientKeys checks that a proxy with client keys rejects all other clients, and that the engines
@@ -330,12 +303,9 @@ func TestGoClientKeys(t *testing.T) {
 		}
 	}
 	for _, q := range legs(r.engines()) {
-		if got := q.Header.Get("Authorization"); got != "Bearer engines" {
-			t.Errorf("an engine got %q", got)
-		}
-		if !json.Valid(q.Body) || strings.Contains(fmt.Sprint(q.Header), "sk-a") {
-			t.Errorf("a client's key reached an engine: %v", q.Header)
-		}
+		assert.Equal(t, q.Header.Get("Authorization"), "Bearer engines", "Authorization of an engine")
+		assert.True(t, json.Valid(q.Body) && !strings.Contains(fmt.Sprint(q.Header), "sk-a"),
+			"a client's key reached an engine: %v", q.Header)
 	}
 	r.strict()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/openai/openai-go/v3/packages/ssestream"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -177,25 +178,19 @@ func TestGoClientAnswers(t *testing.T) {
 			whole, err := c.Completions.New(t.Context(), openai.CompletionNewParams{Model: model, Prompt: prompt, N: openai.Int(2), MaxTokens: openai.Int(5)})
 			require.NoError(t, err)
 			want := expected(t, "/v1/completions", last(s).body)
-			if len(whole.Choices) != len(want) {
-				t.Fatalf("%d choices, want %d", len(whole.Choices), len(want))
-			}
+			require.Equal(t, len(whole.Choices), len(want), "choices")
 			for i, choice := range whole.Choices {
-				if choice.Text != want[i].Text || choice.Index != int64(i) {
-					t.Errorf("choice %d is %q, want %q", i, choice.Text, want[i].Text)
-				}
+				assert.True(t, choice.Text == want[i].Text && choice.Index == int64(i),
+					"choice %d is %q, want %q", i, choice.Text, want[i].Text)
 			}
 		}
 	})
 	for _, leg := range legs(r.engines()) {
-		if got, want := leg.Header.Get("User-Agent"), "OpenAI/Go "+linked(t); got != want {
-			t.Errorf("an engine received User-Agent %q, want %q", got, want)
-		}
+		assert.Equal(t, leg.Header.Get("User-Agent"), "OpenAI/Go "+linked(t), "User-Agent of a leg")
 	}
 	for _, q := range s.all() {
-		if q.status != http.StatusOK || q.answerRequest == "" || q.header.Get("X-Stainless-Retry-Count") != "0" {
-			t.Errorf("%s: %d, id %q, retries %s", q.path, q.status, q.answerRequest, q.header.Get("X-Stainless-Retry-Count"))
-		}
+		assert.True(t, q.status == http.StatusOK && q.answerRequest != "" && q.header.Get("X-Stainless-Retry-Count") == "0",
+			"%s: %d, id %q, retries %s", q.path, q.status, q.answerRequest, q.header.Get("X-Stainless-Retry-Count"))
 	}
 	r.strict()
 }
@@ -256,9 +251,8 @@ func TestGoClientTools(t *testing.T) {
 				}
 				for _, leg := range legs(r.engines()) {
 					for _, field := range []string{"tools", "tool_choice", "messages"} {
-						if a, b := rawField(t, leg.Body, field), rawField(t, body, field); a != b {
-							t.Errorf("stream=%v: %s is %s at an engine, %s at the client", stream, field, a, b)
-						}
+						a, b := rawField(t, leg.Body, field), rawField(t, body, field)
+						assert.True(t, a == b, "stream=%v: %s is %s at an engine, %s at the client", stream, field, a, b)
 					}
 				}
 			}
@@ -319,7 +313,6 @@ func TestGoClientTranscribes(t *testing.T) {
 		Model: model, File: openai.File(strings.NewReader(sound), `our "best" ä.wav`, "audio/wav"),
 	})
 	require.NoError(t, err)
-	if want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), ""); text.Text != want {
-		t.Errorf("%+v, want %q", text, want)
-	}
+	want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), "")
+	assert.Equal(t, text.Text, want, "%+v", text)
 }

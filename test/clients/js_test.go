@@ -66,9 +66,7 @@ func TestJavaScriptClient(t *testing.T) {
 		"PROXY_URL="+r.URL, "KEYED_URL="+keyed.URL, "MODEL="+model, "EXPECTED="+string(want),
 		"PREFILL_URLS="+urls(r.P), "DECODE_URLS="+urls(r.D))
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	require.NoError(t, err, "%s", out)
 	t.Logf("%s", firstLine(string(out), "openai "))
 	r.strict()
 	keyed.strict()
@@ -115,8 +113,6 @@ func versionIn(t *testing.T, file string, read func([]byte) (string, error)) str
 	raw, err := os.ReadFile(file) //nolint:gosec // a file of this directory
 	require.NoError(t, err)
 	v, err := read(raw)
-	if err != nil || v == "" {
-		t.Fatalf("%s: version %q, %v", file, v, err)
-	}
+	require.True(t, err == nil && v != "", "%s: version %q, %v", file, v, err)
 	return v
 }

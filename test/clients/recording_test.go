@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -100,9 +101,7 @@ func readRecording(file string) (*recording, error) {
 func recordings(t *testing.T) []*recording {
 	t.Helper()
 	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) < 4 {
-		t.Fatalf("%d recordings, %v", len(files), err)
-	}
+	require.True(t, err == nil && len(files) >= 4, "%d recordings, %v", len(files), err)
 	var out []*recording
 	for _, f := range files {
 		r, err := readRecording(f)
@@ -125,9 +124,7 @@ func TestRecordedConversations(t *testing.T) {
 			})
 			r.converse(t, rec)
 			r.strict()
-			if n := sum(r.engines(), aborted); n != 0 {
-				t.Errorf("%d requests were aborted", n)
-			}
+			assert.Equal(t, sum(r.engines(), aborted), 0, "requests were aborted")
 		})
 	}
 }
@@ -148,9 +145,7 @@ func (r *rig) converse(t *testing.T, rec *recording) {
 			require.NoError(t, err)
 		}
 		rep, err := w.ask(x, r.proxy.Address)
-		if err != nil {
-			t.Fatalf("%s: %v", x.name, err)
-		}
+		require.NoError(t, err, x.name)
 		if !rep.whole {
 			w.Close()
 			w = nil

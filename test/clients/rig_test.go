@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -110,12 +111,9 @@ func (r *rig) script(list []*fakevllm.Server, f fakevllm.Fault) {
 func (r *rig) strict() {
 	r.t.Helper()
 	for _, s := range r.engines() {
-		if v := slices.Concat(s.Violations(), s.BadParams(), s.Refusals()); len(v) > 0 {
-			r.t.Errorf("%s: %v", s.Address(), v)
-		}
-		if c := s.Counters(); c.Crashes > 0 {
-			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
-		}
+		assert.Len(r.t, slices.Concat(s.Violations(), s.BadParams(), s.Refusals()), 0, s.Address())
+		c := s.Counters()
+		assert.True(r.t, c.Crashes <= 0, "%s would have crashed %d times", s.Address(), c.Crashes)
 	}
 	testkit.Eventually(r.t, soon, func() error {
 		if n := sum(r.engines(), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }); n > 0 {
@@ -137,9 +135,8 @@ func (r *rig) strict() {
 // split fails the test unless every prompt was computed by a prefill engine only.
 func (r *rig) split() {
 	r.t.Helper()
-	if n := sum(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
-		r.t.Errorf("decode engines computed %d prompts themselves", n)
-	}
+	n := sum(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
+	assert.True(r.t, n == 0, "decode engines computed %d prompts themselves", n)
 }
 
 // legs returns the completions that engines recorded, oldest first.

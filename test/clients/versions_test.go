@@ -5,13 +5,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -29,9 +29,7 @@ func linked(t *testing.T) string {
 		t.Fatal(err)
 	}
 	version, ok := strings.CutPrefix(agent, "OpenAI/Go ")
-	if !ok {
-		t.Fatalf("its User-Agent is %q", agent)
-	}
+	require.True(t, ok, "its User-Agent is %q", agent)
 	return version
 }
 
@@ -51,13 +49,10 @@ func TestVersions(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "clients.md"))
 	require.NoError(t, err)
 	_, table, ok := strings.Cut(string(raw), "| client | version | tested by |\n|---|---|---|\n")
-	if !ok {
-		t.Fatal("docs/clients.md has no table of clients")
-	}
+	require.True(t, ok, "docs/clients.md has no table of clients")
 	table, _, _ = strings.Cut(table, "\n\n")
-	if got := strings.Split(table, "\n"); !slices.Equal(got, want) {
-		t.Errorf("the table of docs/clients.md is\n%s\nit should be\n%s", table, strings.Join(want, "\n"))
-	}
+	assert.EqualSlices(t, strings.Split(table, "\n"), want,
+		"the table of docs/clients.md is\n%s\nit should be\n%s", table, strings.Join(want, "\n"))
 }
 
 // TestLockFile checks that the lock file names no registry, so that it works with any.
@@ -66,11 +61,8 @@ func TestLockFile(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("js", "package-lock.json"))
 	require.NoError(t, err)
 	for line := range strings.Lines(string(raw)) {
-		if strings.Contains(line, "://") || strings.Contains(line, `"resolved"`) {
-			t.Errorf("it names a server: %s(install with the .npmrc in the same directory)", line)
-		}
+		assert.True(t, !strings.Contains(line, "://") && !strings.Contains(line, `"resolved"`),
+			"it names a server: %s(install with the .npmrc in the same directory)", line)
 	}
-	if !strings.Contains(string(raw), `"integrity": "sha512-`) {
-		t.Error("it has no checksum")
-	}
+	assert.True(t, strings.Contains(string(raw), `"integrity": "sha512-`), "it has no checksum")
 }

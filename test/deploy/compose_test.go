@@ -16,6 +16,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -70,9 +71,7 @@ func services(t *testing.T) map[string]composeService {
 	t.Helper()
 	var p struct{ Services map[string]composeService }
 	require.NoError(t, yaml.Unmarshal(variable.ReplaceAll(read(t, composeFile), []byte("$1")), &p))
-	if len(p.Services) < 13 {
-		t.Fatalf("%s has %d services", composeFile, len(p.Services))
-	}
+	require.True(t, len(p.Services) >= 13, "%s has %d services", composeFile, len(p.Services))
 	return p.Services
 }
 
@@ -103,25 +102,19 @@ func TestComposeServices(t *testing.T) {
 			}
 		}
 		for _, port := range s.Ports {
-			if !strings.HasPrefix(port, "127.0.0.1:") {
-				t.Errorf("%s publishes %s to the whole network", name, port)
-			}
+			assert.True(t, strings.HasPrefix(port, "127.0.0.1:"), "%s publishes %s to the whole network", name, port)
 		}
-		if s.Restart != "unless-stopped" {
-			t.Errorf("%s: restart %q", name, s.Restart)
-		}
+		assert.Equal(t, s.Restart, "unless-stopped", "%s: restart", name)
 		want, ok := checks[program(s)]
-		if ok && !slices.Equal(s.Healthcheck.Test, want) {
-			t.Errorf("%s: health check %+v, want %q", name, s.Healthcheck, want)
-		}
+		assert.False(t, ok && !slices.Equal(s.Healthcheck.Test, want),
+			"%s: health check %+v, want %q", name, s.Healthcheck, want)
 		if s.Image == image {
 			if !s.ReadOnly || !slices.Contains(s.CapDrop, "ALL") || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") || !slices.Contains(s.Tmpfs, "/tmp") {
 				t.Errorf("%s is not confined", name)
 			}
 		}
-		if program(s) == "pdmesh-agent" && s.StopGracePeriod <= 2*time.Minute {
-			t.Errorf("%s: stop_grace_period %v is shorter than its drain of two minutes", name, s.StopGracePeriod)
-		}
+		assert.False(t, program(s) == "pdmesh-agent" && s.StopGracePeriod <= 2*time.Minute,
+			"%s: stop_grace_period %v is shorter than its drain of two minutes", name, s.StopGracePeriod)
 	}
 }
 
@@ -159,9 +152,7 @@ func TestComposeAddresses(t *testing.T) {
 			}
 		}
 	}
-	if agents != 8 {
-		t.Errorf("%d agents, want 8", agents)
-	}
+	assert.Equal(t, agents, 8, "agents")
 }
 
 // image is the image that the Dockerfile builds.
@@ -198,9 +189,7 @@ func TestFlagsExist(t *testing.T) {
 			t.Errorf("%s: %v: %v\n%s", name, s.Command, err, out)
 		}
 	}
-	if len(programs) != 3 {
-		t.Errorf("the programs are %v, want pdmesh-proxy, pdmesh-agent and fakevllm", programs)
-	}
+	assert.Len(t, programs, 3, "the programs")
 }
 
 // continued matches the break of a line in the description of a flag.
@@ -235,8 +224,7 @@ func TestDockerfile_BuildsComposePrograms(t *testing.T) {
 		if s.Image != image {
 			continue
 		}
-		if want := "./cmd/" + strings.TrimPrefix(s.Command[0], "pdmesh-") + " "; !strings.Contains(raw, want) {
-			t.Errorf("the Dockerfile has no %s", want)
-		}
+		want := "./cmd/" + strings.TrimPrefix(s.Command[0], "pdmesh-") + " "
+		assert.True(t, strings.Contains(raw, want), "the Dockerfile has no %s", want)
 	}
 }

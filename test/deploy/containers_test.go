@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -161,9 +162,7 @@ func TestContainers(t *testing.T) {
 	}
 	began := time.Now()
 	c := start(t, dir)
-	if n := len(strings.Fields(c.do("ps", "--quiet"))); n != 13 {
-		t.Fatalf("%d containers run, want 13", n)
-	}
+	require.Equal(t, len(strings.Fields(c.do("ps", "--quiet"))), 13, "containers run")
 	c.serving(2, 2, c.proxies...)
 	t.Logf("all containers are healthy after %s", time.Since(began).Round(time.Second))
 
@@ -178,12 +177,8 @@ func TestContainers(t *testing.T) {
 		l.Served(2 * clients)
 		broken = l.Broken() - broken
 		t.Logf("%s: %s, %d streams visibly broken", name, time.Since(from).Round(time.Second), broken)
-		if failures := l.Failures(); len(failures) > 0 {
-			t.Fatalf("%s: lost responses: %v", name, failures)
-		}
-		if broken > 0 && !streams {
-			t.Errorf("%s broke %d streams", name, broken)
-		}
+		require.Len(t, l.Failures(), 0, "%s: lost responses", name)
+		assert.False(t, broken > 0 && !streams, "%s broke %d streams", name, broken)
 	}
 	network, cut := c.project+"_fleet", strings.TrimSpace(c.do("ps", "--quiet", "decode-1"))
 	step("docker compose kill etcd-1 proxy-2 decode-2 decode-2-agent", true, func() {
@@ -199,12 +194,8 @@ func TestContainers(t *testing.T) {
 		pid, err := strconv.Atoi(strings.TrimSpace(run(t, "docker", "inspect", "--format", "{{.State.Pid}}", cut)))
 		require.NoError(t, err)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
-		testkit.Eventually(t, 2*time.Minute, func() error {
-			if is := c.incarnation("decode-1:8200"); is == "" || is == was {
-				return fmt.Errorf("incarnation %q, was %q", is, was)
-			}
-			return nil
-		})
+		incarnation := func() string { return c.incarnation("decode-1:8200") }
+		testkit.Until(t, 2*time.Minute, incarnation, func(is string) bool { return is != "" && is != was })
 		c.serving(2, 2, c.proxies...)
 	})
 	step("docker network disconnect decode-1", true, func() {

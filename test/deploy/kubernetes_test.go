@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -52,17 +53,13 @@ func kubernetesPods(t *testing.T) map[string]kubernetesPod {
 				Metadata struct{ Name string }
 				Spec     struct{ Template struct{ Spec kubernetesPod } }
 			}
-			if err := yaml.Unmarshal(doc, &o); err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
+			require.NoError(t, yaml.Unmarshal(doc, &o), file)
 			if p := o.Spec.Template.Spec; len(p.Containers) > 0 {
 				pods[o.Metadata.Name] = p
 			}
 		}
 	}
-	if len(pods) != 4 {
-		t.Fatalf("%d pods in %v", len(pods), files)
-	}
+	require.Equal(t, len(pods), 4, "pods in %v", files)
 	return pods
 }
 
@@ -94,9 +91,7 @@ func TestKubernetesFlags(t *testing.T) {
 			limit := 0 * time.Second
 			for _, m := range regexp.MustCompile(`--(?:shutdown-delay|shutdown-timeout|drain-timeout)=(\S+)`).FindAllStringSubmatch(strings.Join(args, " "), -1) {
 				d, err := time.ParseDuration(m[1])
-				if err != nil {
-					t.Error(err)
-				}
+				assert.NoError(t, err)
 				limit += d
 			}
 			if grace := time.Duration(p.Grace) * time.Second; limit == 0 || grace < limit+10*time.Second {
@@ -104,9 +99,7 @@ func TestKubernetesFlags(t *testing.T) {
 			}
 		}
 	}
-	if !programs["pdmesh-proxy"] || !programs["pdmesh-agent"] {
-		t.Errorf("the programs are %v", programs)
-	}
+	assert.True(t, programs["pdmesh-proxy"] && programs["pdmesh-agent"], "the programs are %v", programs)
 }
 
 // The preStop hook of vLLM ends when the agent next to it has drained and deregistered the instance.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -59,9 +60,7 @@ func TestSystemdVerifies(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
 			return string(out), err
 		}
-		if !strings.Contains(text, installed) {
-			t.Errorf("%s: no %s", u.file, installed)
-		}
+		assert.True(t, strings.Contains(text, installed), "%s: no %s", u.file, installed)
 		// systemd prints a warning for an unknown setting, and still exits with 0.
 		if out, err := verify(strings.Replace(text, "ProtectHome=yes", "ProtectHose=yes", 1)); !strings.Contains(out, "ProtectHose") {
 			t.Errorf("%s: no warning about a misspelt setting: %v: %s", u.file, err, out)
@@ -83,15 +82,12 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 	for _, u := range units {
 		text := unit(t, u.file)
 		m := regexp.MustCompile(`--` + u.drains + ` duration .*\(default ([0-9smh]+)\)`).FindStringSubmatch(help(t, u.program))
-		if m == nil {
-			t.Fatalf("%s --help has no default of --%s", u.program, u.drains)
-		}
+		require.True(t, m != nil, "%s --help has no default of --%s", u.program, u.drains)
 		drain, err := time.ParseDuration(m[1])
 		require.NoError(t, err)
 		stop, err := time.ParseDuration(setting(text, "TimeoutStopSec"))
-		if err != nil || stop < drain+10*time.Second {
-			t.Errorf("%s: killed after %s, but %s may drain for %s (%v)", u.file, stop, u.program, drain, err)
-		}
+		assert.True(t, err == nil && stop >= drain+10*time.Second,
+			"%s: killed after %s, but %s may drain for %s (%v)", u.file, stop, u.program, drain, err)
 		permanent := "2" // usage
 		if u.program == "pdmesh-proxy" {
 			permanent = "2 3" // and damaged files of the embedded etcd
@@ -100,9 +96,8 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 			"Type": "notify", "KillSignal": "SIGTERM", "KillMode": "mixed", "Restart": "on-failure",
 			"RestartPreventExitStatus": permanent, "DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
 		} {
-			if got := setting(text, name); got != want {
-				t.Errorf("%s: %s=%s, want %s", u.file, name, got, want)
-			}
+			got := setting(text, name)
+			assert.True(t, got == want, "%s: %s=%s, want %s", u.file, name, got, want)
 		}
 		if d, err := time.ParseDuration(setting(text, "WatchdogSec")); err != nil || d < 10*time.Second {
 			t.Errorf("%s: watchdog %s, %v: too short for a machine under load", u.file, d, err)
@@ -116,14 +111,11 @@ func TestSystemdVariablesExist(t *testing.T) {
 	for _, u := range units {
 		usage := help(t, u.program)
 		names := regexp.MustCompile(`\bPD_[A-Z_]+`).FindAllString(unit(t, u.file), -1)
-		if len(names) == 0 {
-			t.Errorf("%s names no variable", u.file)
-		}
+		assert.True(t, len(names) != 0, "%s names no variable", u.file)
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 			flagName := "--" + strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "PD_")), "_", "-")
-			if !strings.Contains(usage, flagName+" ") {
-				t.Errorf("%s: %s has no flag %s for %s", u.file, u.program, flagName, name)
-			}
+			assert.True(t, strings.Contains(usage, flagName+" "),
+				"%s: %s has no flag %s for %s", u.file, u.program, flagName, name)
 		}
 	}
 }

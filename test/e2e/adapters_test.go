@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -160,17 +161,13 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 
 	// Loaded on all engines through the proxy: the proxy knows it when the response arrives.
 	r.load(r.proxy.URL(), "everywhere")
-	if err := r.listed("everywhere", 2*len(pairs)); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, r.listed("everywhere", 2*len(pairs)))
 	used := map[string]bool{}
 	for range 4 * len(pairs) {
 		header := r.served("everywhere")
 		used[header.Get("X-PD-Decode")] = true
 	}
-	if len(used) != len(pairs) {
-		t.Errorf("%d decode instances of %d have served it", len(used), len(pairs))
-	}
+	assert.True(t, len(used) == len(pairs), "%d decode instances of %d have served it", len(used), len(pairs))
 	if names := r.names(); !slices.Contains(names, "everywhere") || !slices.Contains(names, "only-bare") || len(names) != len(pairs)+2 {
 		t.Errorf("the proxy lists %q", names)
 	}
@@ -189,13 +186,10 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	status, err := r.proxy.Status(ctx)
 	require.NoError(t, err)
 	for _, l := range status.Instances {
-		if l.View != "" {
-			t.Errorf("%s %s is %s: %s", l.Role, l.Address, l.View, l.Reason)
-		}
+		assert.True(t, l.View == "", "%s %s is %s: %s", l.Role, l.Address, l.View, l.Reason)
 	}
-	if len(status.PrefillNodes) != len(pairs) || len(status.DecodeNodes) != len(pairs) {
-		t.Errorf("%d prefill and %d decode instances remain", len(status.PrefillNodes), len(status.DecodeNodes))
-	}
+	assert.True(t, len(status.PrefillNodes) == len(pairs) && len(status.DecodeNodes) == len(pairs),
+		"%d prefill and %d decode instances remain", len(status.PrefillNodes), len(status.DecodeNodes))
 	for _, how := range []string{"pdctl", "route", "bare"} {
 		for _, role := range instance.Roles() {
 			r.unload(nodeURL(pairs[how][role]), "everywhere")
@@ -204,12 +198,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 	if status, _, text := r.ask("everywhere"); status != http.StatusNotFound {
 		t.Errorf("unloaded everywhere: %d %s", status, text)
 	}
-	testkit.Eventually(t, time.Minute, func() error {
-		if names := r.names(); slices.Contains(names, "everywhere") {
-			return fmt.Errorf("still listed: %q", names)
-		}
-		return nil
-	})
+	testkit.Until(t, time.Minute, r.names, func(names []string) bool { return !slices.Contains(names, "everywhere") })
 	r.served(model)
 }
 
@@ -247,9 +236,8 @@ func TestManyAdapters(t *testing.T) {
 				}
 				return nil
 			})
-			if got := r.names(); len(got) != n+1 {
-				t.Errorf("the proxy lists %d models of %d", len(got), n+1)
-			}
+			got := r.names()
+			assert.True(t, len(got) == n+1, "the proxy lists %d models of %d", len(got), n+1)
 			if status, _, text := r.ask("tenant-none"); status != http.StatusNotFound {
 				t.Errorf("an unknown one: %d %.200s", status, text)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -94,9 +95,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 	a, b := float64(served[0].Load()-from[0]), float64(served[1].Load()-from[1])
 	t.Logf("team-a, in two proxies: %v; team-b, in one: %v", a, b)
 	// Without the digests, team-b would get half of one of the two proxies.
-	if b/(a+b) < 0.38 || b/(a+b) > 0.8 {
-		t.Errorf("team-b got %.2f of the capacity", b/(a+b))
-	}
+	assert.True(t, b/(a+b) >= 0.38 && b/(a+b) <= 0.8, "team-b got %.2f of the capacity", b/(a+b))
 	stop()
 	clients.Wait()
 
@@ -119,9 +118,7 @@ func TestQueueOfTwoProxies(t *testing.T) {
 	}
 	refresh := func() { // an old digest counts less
 		_, err := cli.Put(t.Context(), "/pd/load/older", `{"v":1,"load":{"prefill/`+prefill+`":{"in_flight":9,"waiting_tokens":1000000}}}`)
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 	}
 	for _, p := range running {
 		testkit.Eventually(t, soon, func() error {
@@ -144,15 +141,11 @@ func TestQueueOfTwoProxies(t *testing.T) {
 		})
 	}
 	require.NoError(t, one.Signal(syscall.SIGTERM))
-	if is := <-status; is != http.StatusServiceUnavailable {
-		t.Errorf("while the proxy stops: %d", is)
-	}
+	assert.Equal(t, <-status, http.StatusServiceUnavailable, "while the proxy stops")
 	if _, err := cli.Delete(t.Context(), "/pd/load/older", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	if is := <-status; is != http.StatusOK {
-		t.Errorf("after the older proxy has ended: %d", is)
-	}
+	assert.Equal(t, <-status, http.StatusOK, "after the older proxy has ended")
 }
 
 // newFleetOn starts two proxies with a queue, and a pair whose prefill is slow.

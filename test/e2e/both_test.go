@@ -3,14 +3,13 @@ package e2e_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -18,9 +17,8 @@ import (
 // engine serves decode-only, and the loss of an engine under load fails no request.
 func TestFleetOfBoth(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	proxy := proxies(t, f, etcd, 1)[0]
+	f, etcd, list := proxies(t, 1)
+	proxy := list[0]
 	nodes := make([]*fleet.Node, 3)
 	for i := range nodes {
 		nodes[i] = node(t, f, fmt.Sprintf("both-%d", i+1), instance.Both, 0, etcd)
@@ -36,9 +34,7 @@ func TestFleetOfBoth(t *testing.T) {
 	s, err := proxy.Status(t.Context())
 	require.NoError(t, err)
 	for _, in := range s.Instances {
-		if in.Reason != "" || in.Warning != "" {
-			t.Errorf("%s/%s: %s %s", in.Role, in.Address, in.Reason, in.Warning)
-		}
+		assert.True(t, in.Reason == "" && in.Warning == "", "%s/%s: %s %s", in.Role, in.Address, in.Reason, in.Warning)
 	}
 
 	c := newClient(t, adminKey)
@@ -46,15 +42,12 @@ func TestFleetOfBoth(t *testing.T) {
 	for i := range 12 {
 		r := complete(t.Context(), c, proxy.URL(), fmt.Sprint("tell me ", i), 5)
 		p, d := r.Header.Get("X-Pd-Prefill"), r.Header.Get("X-Pd-Decode")
-		if r.Err != nil || p == "" || d == "" || p == d || r.Header.Get("X-Pd-Decode-Only") != "" {
-			t.Fatalf("request %d: %v, prefill %q, decode %q, alone %q", i, r.Err, p, d, r.Header.Get("X-Pd-Decode-Only"))
-		}
+		require.True(t, r.Err == nil && p != "" && d != "" && p != d && r.Header.Get("X-Pd-Decode-Only") == "",
+			"request %d: %v, prefill %q, decode %q, alone %q", i, r.Err, p, d, r.Header.Get("X-Pd-Decode-Only"))
 		prefills[p]++
 		decodes[d]++
 	}
-	if len(prefills) != 3 || len(decodes) != 3 {
-		t.Errorf("prefill legs %v, decode legs %v", prefills, decodes)
-	}
+	assert.True(t, len(prefills) == 3 && len(decodes) == 3, "prefill legs %v, decode legs %v", prefills, decodes)
 	if p, d := metric(t, proxy.URL(), "pd_both_picks_total", `role="prefill"`, `reason="no_other"`), metric(t, proxy.URL(), "pd_both_picks_total", `role="decode"`, `reason="no_other"`); p != 12 || d != 12 {
 		t.Errorf("counted %v picks for prefill, %v for decode", p, d)
 	}
@@ -89,9 +82,8 @@ func TestFleetOfBoth(t *testing.T) {
 // An engine with both roles is used if there are no instances of one role.
 func TestBothRoles_Fallback(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	proxy := proxies(t, f, etcd, 1)[0]
+	f, etcd, list := proxies(t, 1)
+	proxy := list[0]
 	p := node(t, f, "prefill", instance.Prefill, 0, etcd)
 	d := node(t, f, "decode", instance.Decode, 0, etcd)
 	b := node(t, f, "both", instance.Both, 0, etcd)
@@ -102,13 +94,11 @@ func TestBothRoles_Fallback(t *testing.T) {
 		before := metric(t, proxy.URL(), "pd_both_picks_total", `role="`+role+`"`, `reason="no_other"`)
 		for range 3 {
 			r := complete(t.Context(), c, proxy.URL(), "tell me", 5)
-			if got := r.Header.Get("X-Pd-Prefill") + " " + r.Header.Get("X-Pd-Decode"); r.Err != nil || got != prefill.Address+" "+decode.Address {
-				t.Fatalf("served by %s, %v", got, r.Err)
-			}
+			got := r.Header.Get("X-Pd-Prefill") + " " + r.Header.Get("X-Pd-Decode")
+			require.True(t, r.Err == nil && got == prefill.Address+" "+decode.Address, "served by %s, %v", got, r.Err)
 		}
-		if n := metric(t, proxy.URL(), "pd_both_picks_total", `role="`+role+`"`, `reason="no_other"`); n < before+3 {
-			t.Errorf("counted %v times as %s, want 3 more than %v", n, role, before)
-		}
+		n := metric(t, proxy.URL(), "pd_both_picks_total", `role="`+role+`"`, `reason="no_other"`)
+		assert.True(t, n >= before+3, "counted %v times as %s, want 3 more than %v", n, role, before)
 	}
 	require.NoError(t, p.Agent.Stop(t.Context()))
 	require.NoError(t, proxy.WaitFor(t.Context(), 1, 2))
@@ -122,9 +112,8 @@ func TestBothRoles_Fallback(t *testing.T) {
 // pdctl and the admin routes add and remove both memberships of an engine at once.
 func TestAddBoth(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	proxy := proxies(t, f, etcd, 1)[0]
+	f, etcd, list := proxies(t, 1)
+	proxy := list[0]
 	n := node(t, f, "both", instance.Both, 0)
 	wait := func(want int) {
 		t.Helper()
@@ -134,9 +123,7 @@ func TestAddBoth(t *testing.T) {
 		t.Helper()
 		list := pdctlList(t, etcd)
 		p, d := list["prefill/"+n.Address], list["decode/"+n.Address]
-		if !p.Static || p.Revision == 0 || p.Revision != d.Revision {
-			t.Errorf("not one transaction: %+v", list)
-		}
+		assert.True(t, p.Static && p.Revision != 0 && p.Revision == d.Revision, "not one transaction: %+v", list)
 	}
 	runProgram(t, "pdctl", "add", "both", n.Address, "--connector", "nixl", "--etcd-endpoints", etcd)
 	wait(1)
@@ -144,9 +131,7 @@ func TestAddBoth(t *testing.T) {
 	out := runProgram(t, "pdctl", "remove", "--yes", "both", n.Address, "--etcd-endpoints", etcd)
 	require.Contains(t, out, "prefill/"+n.Address, "decode/"+n.Address)
 	wait(0)
-	if got := add(t, proxy.URL(), adminKey, "both", n.Address); !strings.Contains(got, "Added "+n.Address) {
-		t.Errorf("the route returns %q", got)
-	}
+	assert.Contains(t, add(t, proxy.URL(), adminKey, "both", n.Address), "Added "+n.Address)
 	wait(1)
 	revisions()
 }

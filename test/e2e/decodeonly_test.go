@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -162,9 +163,8 @@ func TestDecodeOnly_ReasonReported(t *testing.T) {
 		id := fmt.Sprintf("alone-%d", i)
 		wanted[id] = c.reason
 		resp, body := posted(t, proxy.URL()+c.path, id, `{"model":"`+models[i]+`",`+c.body+`}`)
-		if resp.StatusCode != http.StatusOK && !c.refused {
-			t.Errorf("%s on %s: %s: %s", c.reason, c.path, resp.Status, body)
-		}
+		assert.False(t, resp.StatusCode != http.StatusOK && !c.refused,
+			"%s on %s: %s: %s", c.reason, c.path, resp.Status, body)
 		if got := resp.Header.Get("X-PD-Decode-Only"); got != c.reason || resp.Header.Get("X-PD-Decode") != "" {
 			t.Errorf("%s on %s: the response headers are %v", c.reason, c.path, resp.Header)
 		}
@@ -189,9 +189,7 @@ func TestDecodeOnly_ReasonReported(t *testing.T) {
 	}
 	countDecisions(t, f, counts)
 	for _, r := range bypass.Reasons() {
-		if counts[r.Name] == 0 {
-			t.Errorf("no case has the reason %s", r.Name)
-		}
+		assert.True(t, counts[r.Name] != 0, "no case has the reason %s", r.Name)
 	}
 
 	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
@@ -204,17 +202,14 @@ func checkNoneTroubled(t *testing.T, proxy *fleet.Proxy, c aloneCase, engines []
 	t.Helper()
 	for _, s := range engines {
 		n := s.Counters()
-		if len(s.Violations())+len(s.BadParams()) > 0 || n.Crashes+n.TransfersLoaded > 0 {
-			t.Errorf("%s on %s: %q, %q, %+v", c.reason, c.path, s.Violations(), s.BadParams(), n)
-		}
+		assert.True(t, len(s.Violations())+len(s.BadParams()) <= 0 && n.Crashes+n.TransfersLoaded <= 0,
+			"%s on %s: %q, %q, %+v", c.reason, c.path, s.Violations(), s.BadParams(), n)
 		label := fmt.Sprintf("instance=%q", s.Address())
 		failed := metric(t, proxy.URL(), "pd_instance_failures_total", label)
 		for _, class := range []string{"our_edit", "status_4xx", "model_missing"} { // not the engine's fault
 			failed -= metric(t, proxy.URL(), "pd_instance_failures_total", label, fmt.Sprintf("class=%q", class))
 		}
-		if failed != 0 {
-			t.Errorf("%s on %s: %s is blamed for %v failures", c.reason, c.path, s.Address(), failed)
-		}
+		assert.True(t, failed == 0, "%s on %s: %s is blamed for %v failures", c.reason, c.path, s.Address(), failed)
 	}
 }
 
@@ -251,9 +246,7 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 				}
 				all.Go(func() {
 					resp, body := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+prompt+`","max_tokens":2,"stream":true}`)
-					if resp.StatusCode != http.StatusOK {
-						t.Errorf("%s: %s", resp.Status, body)
-					}
+					assert.Equal(t, resp.StatusCode, http.StatusOK, "%s: %s", resp.Status, body)
 				})
 			}
 			all.Wait()

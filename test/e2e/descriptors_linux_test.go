@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -25,9 +25,8 @@ import (
 func TestNoDescriptorsLeft(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	p := proxies(t, f, etcd, 1)[0]
+	f, etcd, list := proxies(t, 1)
+	p := list[0]
 	for _, role := range instance.Roles() {
 		for i := range 2 {
 			n := startNode(t, f, fleet.NodeSpec{
@@ -37,9 +36,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 			if role == instance.Prefill {
 				resp, text, err := harness.Send(t.Context(), http.MethodPost, "http://"+n.Address+"/fake/faults", `{"kind":"slow","ttft":"15s","path":"/v1/completions"}`)
 				require.NoError(t, err)
-				if resp.StatusCode/100 != 2 {
-					t.Fatalf("/fake/faults: %s %s", resp.Status, text)
-				}
+				require.Equal(t, resp.StatusCode/100, 2, "/fake/faults: %s %s", resp.Status, text)
 			}
 		}
 	}
@@ -47,12 +44,8 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	c := newClient(t, adminKey)
 	result := make(chan loadgen.Result, 1)
 	go func() { result <- complete(t.Context(), c, p.URL(), "a long prompt", 5) }()
-	testkit.Eventually(t, soon, func() error {
-		if n := metric(t, p.URL(), "pd_instance_in_flight"); n != 1 {
-			return fmt.Errorf("%v legs in flight", n)
-		}
-		return nil
-	})
+	inFlight := func() float64 { return metric(t, p.URL(), "pd_instance_in_flight") }
+	testkit.EventuallyEqual(t, soon, inFlight, 1)
 	restore := noDescriptors(t, p)
 	const ejected, notAsked = "instance ejected", "a silent instance could not be probed"
 	log := func() string {
@@ -68,9 +61,8 @@ func TestNoDescriptorsLeft(t *testing.T) {
 	})
 	restore()
 	r := <-result
-	if r.Err != nil || r.Header.Get("X-Pd-Attempts") != "1" {
-		t.Errorf("%v after %s attempts", r.Err, r.Header.Get("X-Pd-Attempts"))
-	}
+	assert.True(t, r.Err == nil && r.Header.Get("X-Pd-Attempts") == "1",
+		"%v after %s attempts", r.Err, r.Header.Get("X-Pd-Attempts"))
 	if s := log(); strings.Contains(s, ejected) {
 		t.Errorf("an instance was ejected:\n%s", s)
 	}

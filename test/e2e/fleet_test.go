@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -24,14 +25,21 @@ const adminKey = "e2e-admin-key"
 // soon bounds the time that a test waits for a condition; no test asserts on it.
 const soon = 60 * time.Second
 
-// proxies starts n proxies on one etcd.
-func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
+// proxiesOn starts n proxies on one etcd.
+func proxiesOn(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 	t.Helper()
 	var out []*fleet.Proxy
 	for i := range n {
 		out = append(out, startProxy(t, f, fmt.Sprintf("proxy-%d", i+1), etcd, "--connector", "nixl", "--waiting-retry-interval", "200ms"))
 	}
 	return out
+}
+
+// proxies starts a fleet of n proxies and an etcd.
+func proxies(t *testing.T, n int) (f *fleet.Fleet, etcd string, list []*fleet.Proxy) {
+	t.Helper()
+	f, etcd = newFleet(t), etcdtest.Start(t).Endpoint()
+	return f, etcd, proxiesOn(t, f, etcd, n)
 }
 
 // startProxy starts a proxy on an etcd.
@@ -133,20 +141,16 @@ func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]see
 // same, and nothing changes when all are restarted.
 func TestProxiesAgree(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 3)
+	f, etcd, list := proxies(t, 3)
 	node(t, f, "p1", instance.Prefill, 0, etcd)
 	p2 := node(t, f, "p2", instance.Prefill, 0)
 	d1 := node(t, f, "d1", instance.Decode, 0)
-	if got, want := add(t, list[0].URL(), adminKey, "prefill", p2.Address), "Added "+p2.Address+" to prefill_instances."; got != want {
-		t.Fatalf("add returns %q, want %q", got, want)
-	}
+	got, want := add(t, list[0].URL(), adminKey, "prefill", p2.Address), "Added "+p2.Address+" to prefill_instances."
+	require.Equal(t, got, want, "add returns")
 	add(t, list[0].URL(), adminKey, "decode", d1.Address)
 	before := agree(t, etcd, list, 3)
-	if s := before["decode/"+d1.Address]; !s.Static || s.State != instance.Ready {
-		t.Fatalf("the added instance is %+v", s)
-	}
+	s := before["decode/"+d1.Address]
+	require.True(t, s.Static && s.State == instance.Ready, "the added instance is %+v", s)
 	// Both added instances serve through the second proxy.
 	c := newClient(t, adminKey)
 	served := map[string]bool{}
@@ -155,9 +159,7 @@ func TestProxiesAgree(t *testing.T) {
 		require.NoError(t, r.Err)
 		served[r.Header.Get("X-Pd-Prefill")], served[r.Header.Get("X-Pd-Decode")] = true, true
 	}
-	if !served[p2.Address] || !served[d1.Address] {
-		t.Fatalf("served by %v", served)
-	}
+	require.True(t, served[p2.Address] && served[d1.Address], "served by %v", served)
 	for i, p := range list {
 		require.NoError(t, p.Stop(t.Context()))
 		again, err := f.StartProxy(t.Context(), p.Spec)
@@ -196,13 +198,9 @@ func TestStartErrors(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			out, code := runToFailure(t, tc.args[0], tc.args[1:]...)
-			if code != tc.code {
-				t.Errorf("exit code %d, want %d", code, tc.code)
-			}
+			assert.Equal(t, code, tc.code, "exit code")
 			require.Contains(t, out, tc.says...)
-			if strings.Contains(out, "panic") {
-				t.Errorf("it crashed: %s", out)
-			}
+			assert.False(t, strings.Contains(out, "panic"), "it crashed: %s", out)
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -29,8 +30,6 @@ func TestProxy_AddedAsInstance(t *testing.T) {
 		}
 		resp, text, err := harness.Send(t.Context(), method, "http://"+address+path, body)
 		require.NoError(t, err)
-		if resp.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("%s: %s %s", path, resp.Status, text)
-		}
+		assert.Equal(t, resp.StatusCode, http.StatusServiceUnavailable, "%s: %s %s", path, resp.Status, text)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -26,9 +26,7 @@ import (
 func TestLimitOfTheFleet(t *testing.T) {
 	t.Parallel()
 	const limit = 1200 // per minute
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 3)
+	f, etcd, list := proxies(t, 3)
 	node(t, f, "p", instance.Prefill, 0, etcd)
 	node(t, f, "d", instance.Decode, 0, etcd)
 	agree(t, etcd, list, 2)
@@ -41,9 +39,8 @@ func TestLimitOfTheFleet(t *testing.T) {
 		{http.MethodGet, "", "404 "}, {http.MethodDelete, "", "404 "}, {http.MethodPut, `{"rpm":-1}`, "400 "}, {http.MethodPut, `{}`, "400 "}, {http.MethodPut, `{"rpm":1200,"tmp":1}`, "400 "}, {http.MethodPut, `{"rpm":1200}}`, "400 "}, {http.MethodPut, `{"v":2,"rpm":1200}`, "400 "},
 		{http.MethodPut, `{"v":1,"rpm":1200,"reason":"test"}`, `200 {"v":1,"rpm":1200}`}, {http.MethodGet, "", `200 {"v":1,"rpm":1200}`},
 	} {
-		if is := do(tc.method, tc.body); !strings.HasPrefix(is, tc.want) {
-			t.Fatalf("%s %s: %s, want %s", tc.method, tc.body, is, tc.want)
-		}
+		is := do(tc.method, tc.body)
+		require.True(t, strings.HasPrefix(is, tc.want), "%s %s: %s, want %s", tc.method, tc.body, is, tc.want)
 	}
 	for _, p := range list {
 		testkit.Eventually(t, soon, func() error {
@@ -97,9 +94,7 @@ func TestLimitOfTheFleet(t *testing.T) {
 	if err != nil || len(usage.Keys) != 1 || usage.Keys[0].Key != instance.DefaultKey || usage.Keys[0].Hour.Output < 100 || usage.Keys[0].Hour.Refused < 100 || usage.Keys[0].Limits.Requests != limit {
 		t.Errorf("%v: %s", err, out)
 	}
-	if is := do(http.MethodDelete, ""); is != `200 {"removed":"default"}` {
-		t.Error(is)
-	}
+	assert.Equal(t, do(http.MethodDelete, ""), `200 {"removed":"default"}`)
 	if out := runProgram(t, "pdctl", "limit", "list", "--etcd-endpoints", etcd); strings.Contains(out, "default") {
 		t.Error(out)
 	}

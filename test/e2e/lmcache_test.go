@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -26,9 +27,7 @@ import (
 // not_notified and be retried.
 func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 2)
+	f, etcd, list := proxies(t, 2)
 	nodes := pair(t, f, fleet.NodeSpec{Connector: "lmcache", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}})
 	for _, p := range list {
 		require.NoError(t, p.WaitFor(t.Context(), 1, 1))
@@ -63,9 +62,7 @@ func TestLMCacheNotifiesTwoProxies(t *testing.T) {
 	if n := decode.Counters.TransfersLoaded; n != 2*each || decode.Counters.LocalPrefills != 0 || decode.Counters.WrongKV != 0 {
 		t.Errorf("%d of %d prompts came from prefill: %+v, %q", n, 2*each, decode.Counters, decode.Refusals)
 	}
-	if len(prefill.Refusals) > 0 {
-		t.Errorf("prefill refused: %q", prefill.Refusals)
-	}
+	assert.Len(t, prefill.Refusals, 0, "prefill refused")
 }
 
 // A prefill engine whose LMCache configuration has a port other than its agent's: each of the first

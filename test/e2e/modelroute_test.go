@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -60,12 +61,10 @@ func TestModelRoutes(t *testing.T) {
 		for range 40 {
 			count[r.served("org/chat").Get("X-PD-Model")]++
 		}
-		if n := count["new"]; n < 29 || n > 31 || count["old"] != 40-n {
-			t.Errorf("split %v", count)
-		}
-		if header := r.served("gpt-4o"); header.Get("X-PD-Model") != "old" {
-			t.Errorf("%v", header)
-		}
+		n := count["new"]
+		assert.True(t, n >= 29 && n <= 31 && count["old"] == 40-n, "split %v", count)
+		header := r.served("gpt-4o")
+		assert.Equal(t, header.Get("X-PD-Model"), "old", header)
 	}
 	split()
 	testkit.Eventually(t, time.Minute, func() error { // a request is counted after its answer

@@ -27,9 +27,8 @@ func TestMooncakeFleet(t *testing.T) {
 	serve := func(name string, n int) {
 		before := state(instance.Decode).Counters
 		for i := range n {
-			if r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5); r.Err != nil {
-				t.Fatalf("%s %d: %v", name, i, r.Err)
-			}
+			r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5)
+			require.True(t, r.Err == nil, "%s %d: %v", name, i, r.Err)
 		}
 		after := state(instance.Decode)
 		if got := after.Counters.TransfersLoaded - before.TransfersLoaded; got != int64(n) || after.Counters.LocalPrefills != 0 || after.Counters.WrongKV != 0 {
@@ -46,9 +45,7 @@ func TestMooncakeFleet(t *testing.T) {
 	again.Name = "prefill-again"
 	nodes[instance.Prefill] = startNode(t, f, again)
 	id := state(instance.Prefill).EngineID
-	if id == old {
-		t.Fatalf("the engine has the ID %s again after its restart", id)
-	}
+	require.True(t, id != old, "the engine has the ID %s again after its restart", id)
 	testkit.Eventually(t, soon, func() error {
 		resp, err := etcdtest.Client(t, etcd).Get(t.Context(), "/pd/prefill/"+nodes[instance.Prefill].Address)
 		if err != nil || len(resp.Kvs) != 1 {
@@ -108,9 +105,7 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 	again := nodes[instance.Prefill].Spec
 	again.Name = "prefill-again"
 	nodes[instance.Prefill] = startNode(t, f, again)
-	if state(instance.Prefill).EngineID == old {
-		t.Fatalf("the engine has the ID %s again after its restart", old)
-	}
+	require.True(t, state(instance.Prefill).EngineID != old, "the engine has the ID %s again after its restart", old)
 	testkit.Eventually(t, soon, func() error {
 		require.NoError(t, ask()) // even before the new process is known
 		if s := state(instance.Decode); s.Counters.TransfersLoaded <= 5 {

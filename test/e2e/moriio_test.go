@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -62,21 +63,18 @@ func TestMoRIIOFleet(t *testing.T) {
 			serve := func(name string) {
 				t.Helper()
 				for i := range 5 {
-					if r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5); r.Err != nil {
-						t.Fatalf("%s %d: %v", name, i, r.Err)
-					}
+					r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5)
+					require.True(t, r.Err == nil, "%s %d: %v", name, i, r.Err)
 				}
 				s := stateOf(t, nodes[instance.Decode])
-				if s.Counters.LocalPrefills != 0 || s.Counters.WrongKV != 0 || s.Counters.TransfersLoaded == 0 {
-					t.Errorf("%s: decode computed prompts itself: %+v, %q", name, s.Counters, s.Refusals)
-				}
+				assert.True(t, s.Counters.LocalPrefills == 0 && s.Counters.WrongKV == 0 && s.Counters.TransfersLoaded != 0,
+					"%s: decode computed prompts itself: %+v, %q", name, s.Counters, s.Refusals)
 			}
 			require.NoError(t, p.WaitFor(t.Context(), 1, 1))
 			if tc.agent {
 				raw, err := agentctl.NewClient(socket).Metrics(t.Context())
-				if err != nil || !strings.Contains(string(raw), "\npd_zmq_register_instances 2\n") {
-					t.Errorf("%v, the bridge counts %s", err, raw)
-				}
+				assert.True(t, err == nil && strings.Contains(string(raw), "\npd_zmq_register_instances 2\n"),
+					"%v, the bridge counts %s", err, raw)
 			} else if n := metric(t, p.URL(), "pd_zmq_register_instances"); n != 2 {
 				t.Errorf("%v engines are counted", n)
 			}

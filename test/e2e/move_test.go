@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -190,9 +191,7 @@ func (h *moveRig) awaitMembers(etcd []string, before map[string]member) {
 func (h *moveRig) move(fill func() *etcdtest.Cluster) {
 	h.t.Helper()
 	before := h.membership(h.old)
-	if len(before) != 5 {
-		h.t.Fatalf("the old etcd has %v", before)
-	}
+	require.Len(h.t, before, 5, "the old etcd")
 	l := harness.StartRetryingLoad(h.t, model, 8, 5*time.Millisecond, h.proxies[0].URL(), h.proxies[1].URL())
 	l.Served(50)
 	etcd := fill().Endpoints()
@@ -202,9 +201,8 @@ func (h *moveRig) move(fill func() *etcdtest.Cluster) {
 	h.moveAgents(etcd)
 	l.Served(50)
 	h.awaitMembers(etcd, before)
-	if out := runProgram(h.t, "pdctl", "--etcd-endpoints", etcd[2], "get", "decode/"+removedAddress); !strings.Contains(out, `"state":"removed"`) {
-		h.t.Errorf("the removal was not copied:\n%s", out)
-	}
+	out := runProgram(h.t, "pdctl", "--etcd-endpoints", etcd[2], "get", "decode/"+removedAddress)
+	assert.True(h.t, strings.Contains(out, `"state":"removed"`), "the removal was not copied:\n%s", out)
 	l.Served(50)
 	l.FinishUncut()
 }
@@ -243,13 +241,10 @@ func TestMoveBySnapshot(t *testing.T) {
 			require.NoError(t, err)
 		})
 		log, err := store.New(c.Client(t), layout(t), "test").Reader.AuditLog(t.Context(), 0)
-		if err != nil || len(log) != 2 || log[0].What != "remove" {
-			t.Fatalf("the audit log was not copied: %v, %v", log, err)
-		}
+		require.True(t, err == nil && len(log) == 2 && log[0].What == "remove",
+			"the audit log was not copied: %v, %v", log, err)
 		resp, err := c.Client(t).Get(t.Context(), "/pd/meta/schema")
-		if err != nil || resp.Header.Revision < revisionBump {
-			t.Fatalf("revision %v, %v", resp, err)
-		}
+		require.True(t, err == nil && resp.Header.Revision >= revisionBump, "revision %v, %v", resp, err)
 		return c
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -162,9 +163,7 @@ func TestEmbeddedEtcd_RemoteClients(t *testing.T) {
 	}
 	served()
 	operator := as(schema.RoleOperator)
-	if out := there.must(pdctl(append(operator, "list")...)...); !strings.Contains(out, here.address+":8100") || !strings.Contains(out, there.address+":8100") {
-		t.Errorf("pdctl list prints\n%s", out)
-	}
+	assert.Contains(t, there.must(pdctl(append(operator, "list")...)...), here.address+":8100", there.address+":8100")
 	there.must(pdctl(append(operator, "drain", "--yes", "prefill", here.address+":8100", "--wait", "--timeout", "1m")...)...)
 	there.must(pdctl(append(operator, "undrain", "prefill", here.address+":8100")...)...)
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -26,9 +27,8 @@ func TestPageAndRecording(t *testing.T) {
 			send := func(method, path, contentType, body string, header ...string) (*http.Response, string) {
 				resp, text, err := harness.Send(t.Context(), method, "http://"+address+path, body, append(header, "Origin", "https://a.example", "Content-Type", contentType)...)
 				require.NoError(t, err)
-				if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "https://a.example" {
-					t.Errorf("%s %s: %s, for pages of %q", method, path, resp.Status, got)
-				}
+				assert.Equal(t, resp.Header.Get("Access-Control-Allow-Origin"), "https://a.example",
+					"%s %s: %s, for pages of", method, path, resp.Status)
 				return resp, text
 			}
 			testkit.Eventually(t, soon, func() error {
@@ -55,9 +55,7 @@ func TestPageAndRecording(t *testing.T) {
 				t.Errorf("a recording: %s %v %s", resp.Status, resp.Header, body)
 			}
 			for _, q := range engine.Requests() {
-				if q.Header.Get("Origin") != "" {
-					t.Errorf("the engine received Origin on %s", q.Path)
-				}
+				assert.Equal(t, q.Header.Get("Origin"), "", "the engine received Origin on %s", q.Path)
 			}
 		})
 	}

@@ -10,16 +10,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // The next turn of a chat finds its cache through a proxy that has not seen the chat.
 func TestNextTurnThroughAnotherProxy(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t).Endpoint()
-	f := newFleet(t)
-	list := proxies(t, f, etcd, 2)
+	f, etcd, list := proxies(t, 2)
 	for i := range 4 {
 		node(t, f, fmt.Sprint("p", i), instance.Prefill, 0, etcd)
 	}
@@ -33,9 +31,7 @@ func TestNextTurnThroughAnotherProxy(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal([]byte(text), &p)
 		}
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%v: %s", err, text)
-		}
+		require.True(t, err == nil && resp.StatusCode == http.StatusOK, "%v: %s", err, text)
 		return p
 	}
 	if p := explain(); p.Prefill.Cached != 0 {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -41,9 +42,7 @@ func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 	cmd := exec.CommandContext(ctx, filepath.Join(binDir, name), args...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
+	require.True(t, errors.As(err, &exit), "%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	return string(out), exit.ExitCode()
 }
 
@@ -91,14 +90,10 @@ func TestDemoKept(t *testing.T) {
 			pids[m[1]], _ = strconv.Atoi(m[2]) // digits
 		}
 		if strings.HasPrefix(line, "Logs: ") { // after the table
-			if err := syscall.Kill(pids["proxy-2"], syscall.SIGKILL); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, syscall.Kill(pids["proxy-2"], syscall.SIGKILL))
 		}
 	}, "--keep", "--proxies", "2", "--etcd", "3")
-	if len(pids) != 13 {
-		t.Errorf("these processes are listed, want 13: %v", pids)
-	}
+	assert.Len(t, pids, 13, "processes")
 	for name, pid := range pids {
 		if err := syscall.Kill(pid, 0); err == nil {
 			t.Errorf("%s (pid %d) still runs", name, pid)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -44,7 +45,5 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 			t.Errorf("%s: %+v", role, s.Counters)
 		}
 	}
-	if n := metric(t, p.URL(), "pd_forward_retries_total"); n != 0 {
-		t.Errorf("%v legs were retried", n)
-	}
+	assert.Equal(t, metric(t, p.URL(), "pd_forward_retries_total"), 0, "legs were retried")
 }

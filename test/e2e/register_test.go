@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -65,12 +66,9 @@ func TestSelfRegisteredNodes(t *testing.T) {
 	client := newClient(t, key)
 	for i := range 4 {
 		r := complete(ctx, client, proxy.URL(), fmt.Sprintf("registered by hand %d", i), 10)
-		if r.Err != nil {
-			t.Fatalf("request %d: %v", i, r.Err)
-		}
-		if p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode"); p != prefill.Address || d != decode.Address {
-			t.Errorf("request %d was served by %q and %q", i, p, d)
-		}
+		require.NoError(t, r.Err, "request %d", i)
+		p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode")
+		assert.True(t, p == prefill.Address && d == decode.Address, "request %d was served by %q and %q", i, p, d)
 	}
 
 	status, err := proxy.Status(ctx)

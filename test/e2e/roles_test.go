@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -97,7 +98,7 @@ func TestRoleChanges(t *testing.T) {
 	r := &roleRig{t: t, etcd: etcdtest.Start(t)}
 	f := newFleet(t)
 	endpoint := r.etcd.Endpoint()
-	r.proxies = proxies(t, f, endpoint, 3)
+	r.proxies = proxiesOn(t, f, endpoint, 3)
 	for i := range 4 {
 		r.nodes = append(r.nodes, node(t, f, fmt.Sprintf("both-%d", i+1), instance.Both, 0, endpoint))
 	}
@@ -117,9 +118,8 @@ func TestRoleChanges(t *testing.T) {
 	for i := range moves {
 		role := instance.Roles()[(i/2)%2]
 		status, revision := r.set(i%3, r.nodes[i%2], role)
-		if status != http.StatusOK || revision <= last {
-			t.Fatalf("move %d: status %d, revision %d after %d", i, status, revision, last)
-		}
+		require.True(t, status == http.StatusOK && revision > last,
+			"move %d: status %d, revision %d after %d", i, status, revision, last)
 		last = revision
 		steady.served(5)
 	}
@@ -144,9 +144,7 @@ func TestRoleChanges(t *testing.T) {
 		wg.Go(func() { statuses[i], _ = r.set(i, r.nodes[at], instance.Decode) })
 	}
 	wg.Wait()
-	if statuses[0]+statuses[1] != http.StatusOK+http.StatusBadRequest {
-		t.Errorf("both left prefill: %v", statuses)
-	}
+	assert.Equal(t, statuses[0]+statuses[1], http.StatusOK+http.StatusBadRequest, "both left prefill: %v", statuses)
 	r.agree([]string{"d p d d", "d d d pd"}, 0, 1, 2)
 	steady.served(5)
 
@@ -158,9 +156,7 @@ func TestRoleChanges(t *testing.T) {
 		r.etcd.Resume()
 		wg.Wait()
 	})
-	if stopped != nil {
-		t.Fatal(stopped)
-	}
+	require.NoError(t, stopped)
 	uncut(third)
 	r.agree(either, 0, 1)
 

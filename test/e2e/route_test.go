@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -45,21 +46,16 @@ func TestRouteIsExplained(t *testing.T) {
 	}
 	out, errs := run("--etcd-endpoints", proxy.Etcd[0], "-o", "json")
 	var p explain.Plan
-	if err := json.Unmarshal([]byte(out), &p); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	require.NoError(t, json.Unmarshal([]byte(out), &p), out)
 	require.Contains(t, errs, "asked: "+proxy.URL())
 	if p.Way != explain.Pair || p.Prefill.Policy != "prefix" || len(p.Prefill.Candidates) != 2 || len(p.Prefill.Candidates[0].Scores) == 0 || p.Disaggregate.Reason != "learning" {
 		t.Errorf("%s", out)
 	}
 	shown, errs := run("--proxy", proxy.URL())
-	if errs != "" {
-		t.Errorf("%q", errs)
-	}
+	assert.Equal(t, errs, "")
 	require.Contains(t, shown, "way       pair", p.Prefill.Chosen+" by prefix", "uncached=", "learning", "revision")
-	if n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total"); n != 0 {
-		t.Errorf("queries count as %v picks and requests", n)
-	}
+	n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total")
+	assert.True(t, n == 0, "queries count as %v picks and requests", n)
 	if resp, _ := posted(t, proxy.URL()+"/v1/completions", "", text); resp.Header.Get("X-PD-Prefill") != "" {
 		t.Errorf("a request without the trace header gets trace headers: %v", resp.Header)
 	}
@@ -72,8 +68,7 @@ func TestRouteIsExplained(t *testing.T) {
 	for key, says := range map[string]string{"": "no admin key", "wrong": "Invalid API Key"} {
 		resp, answer, err := harness.Send(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", text, "X-Api-Key", key)
 		require.NoError(t, err)
-		if resp.StatusCode/100 != 4 || !strings.Contains(answer, says) {
-			t.Errorf("key %q: %s %s", key, resp.Status, answer)
-		}
+		assert.True(t, resp.StatusCode/100 == 4 && strings.Contains(answer, says),
+			"key %q: %s %s", key, resp.Status, answer)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
@@ -31,9 +32,7 @@ type agentSession struct {
 func agentSessions(t *testing.T, n int) (out []agentSession) {
 	t.Helper()
 	list, err := agents.Recordings()
-	if err != nil || len(list) != 3 {
-		t.Fatalf("%d recordings, %v", len(list), err)
-	}
+	require.True(t, err == nil && len(list) == 3, "%d recordings, %v", len(list), err)
 	for _, rec := range list {
 		for i := range n {
 			s, f := agentSession{name: fmt.Sprint(rec.Agent, " ", i)}, agents.NewFiller()
@@ -118,12 +117,10 @@ func TestAgentsKeepInstance_ByDefault(t *testing.T) {
 	plain, plainLater, moved := run("default")
 	t.Logf("cached tokens: %.2f %% with a configured header, %.2f %% with --client-bound alone, %.2f %% without configuration; "+
 		"after the first turn %.2f %%, %.2f %%, %.2f %%", bound, known, plain, boundLater, knownLater, plainLater)
-	if moved+movedKnown > 0 {
-		t.Errorf("%d turns left their session's instance without configuration, %d with --client-bound", moved, movedKnown)
-	}
-	if plain < bound-1 || min(plainLater, knownLater) < boundLater-1 {
-		t.Error("without configuration the hit rate is more than a point below that with a configured header")
-	}
+	assert.Equal(t, moved+movedKnown, 0,
+		"%d turns left their session's instance without configuration, %d with --client-bound", moved, movedKnown)
+	assert.True(t, plain >= bound-1 && min(plainLater, knownLater) >= boundLater-1,
+		"without configuration the hit rate is more than a point below that with a configured header")
 }
 
 // ask sends a request and returns the prefill instance.
@@ -137,8 +134,7 @@ func ask(t *testing.T, url string, x *agents.Exchange) string {
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	at := resp.Header.Get("X-Pd-Prefill")
-	if err != nil || resp.StatusCode != http.StatusOK || at == "" || !json.Valid(x.Body) {
-		t.Fatalf("%d %v by %q: %.300s", resp.StatusCode, err, at, body)
-	}
+	require.True(t, err == nil && resp.StatusCode == http.StatusOK && at != "" && json.Valid(x.Body),
+		"%d %v by %q: %.300s", resp.StatusCode, err, at, body)
 	return at
 }

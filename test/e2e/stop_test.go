@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -159,9 +160,7 @@ func TestShutdownDelay_Queue(t *testing.T) {
 	require.NoError(t, p.Signal(syscall.SIGTERM))
 	awaitReadyz(t, address, http.StatusServiceUnavailable)
 	_ = stream.Close()
-	if got := <-answered; got != "200 <nil>" {
-		t.Errorf("the request that waited: %s", got)
-	}
+	assert.Equal(t, <-answered, "200 <nil>", "the request that waited")
 	require.NoError(t, p.Signal(syscall.SIGTERM))
 	awaitEnd(t, p)
 }
@@ -216,9 +215,7 @@ func TestCutRequests(t *testing.T) {
 	var open []*http.Response
 	for range streams {
 		resp, err := dialPeer(t, address).send(http.MethodPost, "/v1/completions", body)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%v, %v", resp, err)
-		}
+		require.True(t, err == nil && resp.StatusCode == http.StatusOK, "%v, %v", resp, err)
 		defer resp.Body.Close()
 		if _, err := resp.Body.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
@@ -243,12 +240,7 @@ func TestCutRequests(t *testing.T) {
 		_ = resp.Body.Close()
 		read <- resp.Status
 	}()
-	testkit.Eventually(t, soon, func() error {
-		if c := engine.Counters(); c.Requests <= streams || c.Faults == 0 {
-			return fmt.Errorf("%d requests, %d faults", c.Requests, c.Faults)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, engine.Counters, func(c fakevllm.Counters) bool { return c.Requests > streams && c.Faults > 0 })
 	require.NoError(t, p.Signal(syscall.SIGTERM))
 	for _, resp := range open {
 		rest, err := io.ReadAll(resp.Body)
@@ -256,16 +248,10 @@ func TestCutRequests(t *testing.T) {
 			t.Errorf("a cut stream ended with %v: %s", err, rest)
 		}
 	}
-	if got := <-answered; got != "503 <nil>" {
-		t.Errorf("the request that waited: %s", got)
-	}
-	if got := <-read; got != "503 Service Unavailable" {
-		t.Errorf("the request whose body does not arrive: %s", got)
-	}
+	assert.Equal(t, <-answered, "503 <nil>", "the request that waited")
+	assert.Equal(t, <-read, "503 Service Unavailable", "the request whose body does not arrive")
 	log := awaitEnd(t, p)
 	for text, want := range map[string]int{"outcome=broken": streams, "outcome=unavailable": 2, fmt.Sprintf("requests=%d", streams+2): 1} {
-		if n := strings.Count(log, text); n != want {
-			t.Errorf("%d lines with %s:\n%s", n, text, log)
-		}
+		assert.Equal(t, strings.Count(log, text), want, "lines with %s:\n%s", text, log)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -81,9 +82,7 @@ func TestFault25_Clocks(t *testing.T) {
 		})
 		require.NoError(t, err)
 	}
-	if files < 50 {
-		t.Errorf("only %d files were searched", files)
-	}
+	assert.True(t, files >= 50, "only %d files were searched", files)
 
 	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -158,11 +158,10 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	if err != nil {
 		clients, every, tokens, kills = 12, 1500*time.Millisecond, 120, 2
 	}
-	etcd := etcdtest.Start(t)
 	parsed := 12
 	engine := []string{"--vllm-version", "0.32.0", "--split-characters", "--reasoning-parser", "qwen3", "--tool-call-parser", "hermes", "--parsed-words", strconv.Itoa(parsed), "--itl", "40ms"}
 	r := build(t, plan{
-		etcd: []string{etcd.Endpoint()}, proxies: 3, prefill: 2, decode: 4, engineArgs: engine, ttl: longer,
+		proxies: 3, prefill: 2, decode: 4, engineArgs: engine, ttl: longer,
 		proxyArgs: []string{"--continue-streams", "3"},
 	})
 	o := fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0", SplitCharacters: true, ReasoningParser: "qwen3", ToolParser: "hermes", ParsedWords: parsed}
@@ -213,9 +212,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 	for _, err := range c.wrong {
 		t.Errorf("%.1500v", err)
 	}
-	if !maps.Equal(reasons, allowed) {
-		t.Errorf("reasons %v, want %v", reasons, allowed)
-	}
+	assert.True(t, maps.Equal(reasons, allowed), "reasons %v, want %v", reasons, allowed)
 	for how, list := range pauses(t, r.proxies) {
 		t.Logf("pause of %d streams after the loss was noticed, %s: p50 %s, p90 %s", len(list), how, quantile(list, 0.5), quantile(list, 0.9))
 		// Prefill of a continued stream takes no time here.
@@ -223,9 +220,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 			t.Errorf("%s: more than %s", how, limit)
 		}
 	}
-	if len(c.moved) == 0 {
-		t.Error("no stream went on")
-	}
+	assert.True(t, len(c.moved) != 0, "no stream went on")
 }
 
 // table returns the outcomes of the streams by kind, and the share of the cut ones that were continued.
@@ -312,34 +307,25 @@ func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	if os.Getenv("PD_TEST_CONTINUE_CHECK") == "" {
 		n, tokens = 8, 500 // 20 s: the drain must return long before
 	}
-	etcd := etcdtest.Start(t)
 	r := build(t, plan{
-		etcd: []string{etcd.Endpoint()}, proxies: 3, engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "40ms"}, ttl: longer,
+		proxies: 3, engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "40ms"}, ttl: longer,
 		proxyArgs: []string{"--continue-streams", "3"},
 	})
 	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
 	wait, ended := c.streams(t, r, n, tokens, fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0"})
 	drained := r.decode[0]
-	testkit.Eventually(t, soon, func() error {
-		if k := runningOn(t, drained); k < n/3 {
-			return fmt.Errorf("%d streams run on %s", k, drained.Address)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, func() int { return runningOn(t, drained) }, func(k int) bool { return k >= n/3 })
 	began := time.Now()
 	r.mustPdctl("drain", "decode", drained.Address, "--move-after", "2s", "--wait", "--timeout", "60s")
 	t.Logf("drained in %s", time.Since(began))
-	if k := ended(); k > 0 {
-		t.Errorf("%d streams had ended before: the drain has waited for them", k)
-	}
+	assert.Equal(t, ended(), 0, "streams had ended before: the drain has waited for them")
 	wait()
 	t.Logf("complete %v; of them continued %v; lost %v", c.whole, c.moved, c.lost)
 	for _, err := range c.wrong {
 		t.Errorf("%.1500v", err)
 	}
-	if c.whole["completion"] != n || c.moved["completion"] < n/3 {
-		t.Errorf("%d streams are complete, %d went on", c.whole["completion"], c.moved["completion"])
-	}
+	assert.True(t, c.whole["completion"] == n && c.moved["completion"] >= n/3,
+		"%d streams are complete, %d went on", c.whole["completion"], c.moved["completion"])
 }
 
 // An instance with 300 streams is killed, and the others have capacity for 200 of them: these continue, and
@@ -349,22 +335,16 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
 	}
 	const n, capacity, tokens = 300, 200, 1500
-	etcd := etcdtest.Start(t)
 	engine := []string{"--vllm-version", "0.32.0", "--itl", "60ms"}
 	r := build(t, plan{
-		etcd: []string{etcd.Endpoint()}, proxies: 3, prefill: 2, decode: 1, engineArgs: engine, ttl: longer,
+		proxies: 3, prefill: 2, decode: 1, engineArgs: engine, ttl: longer,
 		proxyArgs: []string{"--continue-streams", "3", "--scrape-interval", "1s"},
 	})
 	c := continued{whole: map[string]int{}, moved: map[string]int{}, lost: map[string]int{}}
 	o := fakevllm.Options{Models: []string{harness.Model}, Version: "0.32.0"}
 	waitStreams, _ := c.streams(t, r, n, tokens, o)
 	killed := r.decode[0]
-	testkit.Eventually(t, soon, func() error {
-		if k := runningOn(t, killed); k < n {
-			return fmt.Errorf("%d streams run on %s", k, killed.Address)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, func() int { return runningOn(t, killed) }, func(k int) bool { return k >= n })
 	const bystanders, normal, during = 40, 5 * time.Second, 10 * time.Second // some run on the instance that is killed
 	r.engineArgs = append(engine, "--max-num-seqs", strconv.Itoa(capacity+bystanders))
 	rest := r.node(instance.Decode, 2, longer)
@@ -413,9 +393,7 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	wg.Wait()
 	p99 := [2]time.Duration{quantile(before, 0.99), quantile(after, 0.99)}
 	t.Logf("time per token of bystanders, p99: %s before the move (%d tokens), %s during it (%d tokens)", p99[0], len(before), p99[1], len(after))
-	if p99[1] > 2*p99[0] {
-		t.Error("more than twice as long")
-	}
+	assert.True(t, p99[1] <= 2*p99[0], "more than twice as long")
 	waitStreams()
 	for how, list := range pauses(t, r.proxies) {
 		t.Logf("pause of %d streams, %s: p50 %s, p90 %s", len(list), how, quantile(list, 0.5), quantile(list, 0.9))
@@ -424,9 +402,8 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	for _, err := range c.wrong {
 		t.Errorf("%.600v", err)
 	}
-	if c.moved["completion"] < capacity*9/10 || c.moved["completion"]+c.lost["completion"] != n {
-		t.Errorf("%d streams went on, %d were lost", c.moved["completion"], c.lost["completion"])
-	}
+	assert.True(t, c.moved["completion"] >= capacity*9/10 && c.moved["completion"]+c.lost["completion"] == n,
+		"%d streams went on, %d were lost", c.moved["completion"], c.lost["completion"])
 }
 
 // Measures the memory of a stream in a proxy, and the bytes that an engine sends for a token, with and
@@ -436,9 +413,8 @@ func TestStreamsContinueCost(t *testing.T) {
 		t.Skip("make continue-check runs it (PD_TEST_CONTINUE_CHECK=5m)")
 	}
 	const n = 40
-	etcd := etcdtest.Start(t)
 	r := build(t, plan{
-		etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
+		prefill: 1, decode: 1, ttl: longer,
 		engineArgs: []string{"--vllm-version", "0.32.0", "--itl", "10ms", "--max-model-len", "100000"},
 	})
 	ids := strings.TrimSuffix(strings.Repeat("12345,", 32000), ",")
@@ -468,12 +444,7 @@ func TestStreamsContinueCost(t *testing.T) {
 					})
 				})
 			}
-			testkit.Eventually(t, 5*time.Minute, func() error {
-				if k := full.Load(); k < n {
-					return fmt.Errorf("%d streams have %s", k, c.name)
-				}
-				return nil
-			})
+			testkit.Until(t, 5*time.Minute, full.Load, func(k int64) bool { return k >= n })
 			memory[moves] = (heapOf(t, p, listen) - began) / n / 1024
 			leave()
 			wg.Wait()
@@ -502,9 +473,7 @@ func heapOf(t *testing.T, p *fleet.Proxy, profiles string) float64 {
 	require.NoError(t, err)
 	_ = resp.Body.Close()
 	m := heapLine.FindStringSubmatch(string(harness.Get(t, p.URL()+"/metrics")))
-	if m == nil {
-		t.Fatal("no heap in /metrics")
-	}
+	require.True(t, m != nil, "no heap in /metrics")
 	v, err := strconv.ParseFloat(m[1], 64)
 	require.NoError(t, err)
 	return v

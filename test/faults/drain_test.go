@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -36,9 +37,7 @@ func (r *rig) pdctl(args ...string) (string, int) {
 func (r *rig) mustPdctl(args ...string) string {
 	r.t.Helper()
 	out, code := r.pdctl(args...)
-	if code != 0 {
-		r.t.Fatalf("pdctl %s: exit %d\n%s", strings.Join(args, " "), code, out)
-	}
+	require.True(r.t, code == 0, "pdctl %s: exit %d\n%s", strings.Join(args, " "), code, out)
 	return out
 }
 
@@ -78,9 +77,8 @@ func assertIdle(t testing.TB, n *fleet.Node) {
 	t.Helper()
 	var w pendingWork
 	engineState(t, n, &w)
-	if w.Counters.Running+w.Counters.Waiting+w.Counters.Unpulled != 0 {
-		t.Errorf("%s has pending work: %+v", n.Address, w.Counters)
-	}
+	assert.Equal(t, w.Counters.Running+w.Counters.Waiting+w.Counters.Unpulled, 0,
+		"%s has pending work: %+v", n.Address, w.Counters)
 }
 
 // streams are long streams through one proxy. Each must end normally.
@@ -131,8 +129,7 @@ func (s *streams) ended() { s.wg.Wait() }
 // pdctl drain --wait returns when the engine has no work left, and no stream is cut.
 func TestDrainUntilFree(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
+	r := build(t, plan{proxies: 3})
 	l := r.load()
 	x, p := r.decode[1], r.prefill[1]
 	var open []*streams
@@ -141,9 +138,7 @@ func TestDrainUntilFree(t *testing.T) {
 	}
 	out := r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
 	assertIdle(t, x)
-	if !contains(out, "idle") {
-		t.Errorf("pdctl prints %q", out)
-	}
+	assert.True(t, contains(out, "idle"), "pdctl prints %q", out)
 	r.mustPdctl("drain", "prefill", p.Address, "--wait", "--timeout", "1m")
 	assertIdle(t, p)
 	drained := []int64{requestsOf(t, x), requestsOf(t, p)}
@@ -172,8 +167,7 @@ func TestDrainUntilFree(t *testing.T) {
 func TestDrainWithASuspendedProxy(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
+	r := build(t, plan{proxies: 3})
 	x, suspended := r.decode[1], r.proxies[2]
 	others := harness.StartLoad(t, clients, pause, r.proxies[0].URL(), r.proxies[1].URL())
 	others.Served(20)
@@ -181,9 +175,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	require.NoError(t, suspended.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = suspended.Signal(syscall.SIGCONT) })
 	out, code := r.pdctl("drain", "decode", x.Address, "--wait", "--timeout", "50s")
-	if code != 3 || !contains(out, suspended.Address) || !contains(out, "vanished") {
-		t.Errorf("exit %d: %s", code, out)
-	}
+	assert.True(t, code == 3 && contains(out, suspended.Address) && contains(out, "vanished"), "exit %d: %s", code, out)
 	for _, p := range r.proxies[:2] {
 		if _, last, _ := strings.Cut(out, "pdctl: "); contains(last, p.Address) {
 			t.Errorf("%s is named as well: %s", p.Address, out)
@@ -199,9 +191,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	for _, l := range []*harness.Load{l, others} {
 		l.FinishUncut()
 	}
-	if n := requestsOf(t, x) - before; n != 0 {
-		t.Errorf("%d requests went to the drained instance", n)
-	}
+	assert.Equal(t, requestsOf(t, x)-before, 0, "requests went to the drained instance")
 	// It has resumed and publishes its presence again.
 	r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
 	assertIdle(t, x)
@@ -211,8 +201,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 func TestDrainTimesOut(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1})
+	r := build(t, plan{prefill: 1, decode: 1})
 	open := r.open(r.proxies[0], 2, 3*longTokens, r.decode[0])
 	out, code := r.pdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "2s")
 	if code != 4 || !contains(out, r.proxies[0].Address) || !contains(out, "in flight: ") && !contains(out, "not applied") {
@@ -237,8 +226,7 @@ func rounds(t testing.TB) int {
 func TestDrainRounds(t *testing.T) {
 	t.Parallel()
 	longform.Test(t)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, decode: 4})
+	r := build(t, plan{proxies: 2, decode: 4})
 	l := r.load()
 	n := rounds(t)
 	for i := range n {
@@ -301,9 +289,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 		t.Logf("%d revisions while 5 proxies answered %d requests", n, l.Answered())
 	}
 	for _, e := range h.all() {
-		if !strings.HasPrefix(e.Key, members.Layout(t).Load("")) {
-			t.Errorf("%s was written", e.Key)
-		}
+		assert.True(t, strings.HasPrefix(e.Key, members.Layout(t).Load("")), "%s was written", e.Key)
 	}
 }
 
@@ -311,8 +297,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 // client disconnects before the fetch.
 func TestDrain_PrefillWaitsForTransfer(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--kv-lease-budget", "10s"}})
+	r := build(t, plan{prefill: 1, decode: 1, ttl: longer, proxyArgs: []string{"--kv-lease-budget", "10s"}})
 	p, d := r.prefill[0], r.decode[0]
 	require.NoError(t, d.Engine.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = d.Engine.Signal(syscall.SIGCONT) })
@@ -327,7 +312,5 @@ func TestDrain_PrefillWaitsForTransfer(t *testing.T) {
 	leave()
 	<-done
 	out := r.mustPdctl("drain", "prefill", p.Address, "--wait", "--timeout", "50s")
-	if !contains(out, "in flight: 1 on prefill/"+p.Address) {
-		t.Errorf("drain did not wait for the blocks: %s", out)
-	}
+	assert.True(t, contains(out, "in flight: 1 on prefill/"+p.Address), "drain did not wait for the blocks: %s", out)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engines starts an engine of each role without an agent.
@@ -30,9 +31,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	r.proxies = append(r.proxies, r.proxy("proxy-1", "--audit-interval", "1s", "--prefill", r.prefill[0].Address, "--decode", r.decode[0].Address))
 	r.awaitAll()
 	l, p := r.load(), r.startPool()
-	if n := len(keys(t, cli)); n > 0 {
-		t.Fatalf("%d keys in an etcd without space", n)
-	}
+	require.Equal(t, len(keys(t, cli)), 0, "keys in an etcd without space")
 	etcdtest.MakeRoom(t, cli)
 	testkit.Eventually(t, soon, func() error {
 		want := []string{keyOf(t, r.decode[0]), keyOf(t, r.prefill[0])}
@@ -50,8 +49,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 		return nil
 	})
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 	// From now on the keys decide: an instance that an operator removes is not used any more.
 	mustRun(t, "pdctl", "remove", "--yes", "decode", r.decode[0].Address, "--etcd-endpoints", etcd.Endpoint())
 	r.awaitEntry(r.decode[0].Address, func(in instance.Listing, ok bool) bool { return !ok || in.Intent == instance.Removed })
@@ -69,14 +67,8 @@ func TestFault35_CommandLineWithoutEtcd(t *testing.T) {
 	l, p := r.load(), r.startPool()
 	etcd.Restart()
 	cli := etcd.Client(t)
-	testkit.Eventually(t, soon, func() error {
-		if n := len(keys(t, cli)); n != 2 {
-			return fmt.Errorf("%d keys", n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int { return len(keys(t, cli)) }, 2, "keys")
 	r.awaitStatus(etcdIs("live"))
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -34,9 +34,8 @@ func order(t testing.TB, n *fleet.Node, method, path, body string) {
 	t.Helper()
 	resp, text, err := harness.Send(context.WithoutCancel(t.Context()), method, "http://"+n.Address+path, body)
 	require.NoError(t, err)
-	if resp.StatusCode != http.StatusNoContent {
-		t.Fatalf("%s %s of %s: %s %s", method, path, n.Address, resp.Status, text)
-	}
+	require.Equal(t, resp.StatusCode, http.StatusNoContent,
+		"%s %s of %s: %s %s", method, path, n.Address, resp.Status, text)
 }
 
 const (
@@ -60,8 +59,7 @@ func viewIs(n *fleet.Node, v instance.View, reason string) func(status) error {
 // and it returns after a trial request.
 func TestFault03_HungCore(t *testing.T) {
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, proxyArgs: []string{"--scrape-interval", "1s"}})
+	r := build(t, plan{ttl: longer, proxyArgs: []string{"--scrape-interval", "1s"}})
 	l := r.load()
 	for _, n := range []*fleet.Node{r.decode[0], r.prefill[0]} {
 		hung := time.Now()
@@ -83,8 +81,7 @@ func TestFault03_HungCore(t *testing.T) {
 // Engines that sleep or are paused are not picked, are shown as such, and do not count as failures.
 func TestFault03_SuspendedEngine(t *testing.T) {
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, ttl: longer, engineArgs: []string{"--dev-mode"}, proxyArgs: []string{"--scrape-interval", "1s"}})
+	r := build(t, plan{prefill: 1, ttl: longer, engineArgs: []string{"--dev-mode"}, proxyArgs: []string{"--scrape-interval", "1s"}})
 	p := r.startPool()
 	l := r.load()
 	n := r.decode[0]
@@ -97,9 +94,7 @@ func TestFault03_SuspendedEngine(t *testing.T) {
 		l.Served(20)
 	}
 	l.Finish()
-	if p.sawView(n.Address, instance.Ejected) {
-		t.Error("a suspended engine was ejected")
-	}
+	assert.False(t, p.sawView(n.Address, instance.Ejected), "a suspended engine was ejected")
 }
 
 // Long work is not a hang: a single prompt of one minute on a prefill instance, requests that wait
@@ -122,9 +117,8 @@ func TestFault03_LongWorkIsNotHung(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			etcd := etcdtest.Start(t)
 			r := build(t, plan{
-				etcd: []string{etcd.Endpoint()}, ttl: longer, engineArgs: c.engines,
+				ttl: longer, engineArgs: c.engines,
 				proxyArgs: []string{"--prefill-timeout", "10m", "--decode-first-byte-timeout", "10m"},
 			})
 			p := r.startPool()
@@ -145,9 +139,7 @@ func TestFault03_LongWorkIsNotHung(t *testing.T) {
 			wg.Wait()
 			p.end()
 			for _, n := range r.nodes() {
-				if p.sawView(n.Address, instance.Ejected) {
-					t.Errorf("%s was ejected", n.Address)
-				}
+				assert.False(t, p.sawView(n.Address, instance.Ejected), "%s was ejected", n.Address)
 			}
 		})
 	}
@@ -222,8 +214,7 @@ func TestHungCheck(t *testing.T) {
 	if err != nil {
 		t.Skip("make hung-check runs it (PD_TEST_HUNG_CHECK=5m)")
 	}
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 2, decode: 4, ttl: longer, engineArgs: []string{"--itl", "10ms"}})
+	r := build(t, plan{prefill: 2, decode: 4, ttl: longer, engineArgs: []string{"--itl", "10ms"}})
 	var healthy sent
 	healthy.run(t, r.url(), 20*time.Second, hungRate, hungTokens)
 	slices.Sort(healthy.took)
@@ -274,9 +265,7 @@ func TestHungCheck(t *testing.T) {
 	wg.Wait()
 	p.end()
 	for _, n := range r.decode {
-		if p.sawView(n.Address, instance.Ejected) {
-			t.Errorf("%s was ejected though all four were slow", n.Address)
-		}
+		assert.False(t, p.sawView(n.Address, instance.Ejected), "%s was ejected though all four were slow", n.Address)
 	}
 	t.Logf("all four slow (12 s to the first token, 1.5 s between tokens; then all stopped for 25 s): %d requests, %d lost before the first content, no ejection: %t", len(slowFleet.took), len(slowFleet.lost), !t.Failed())
 }

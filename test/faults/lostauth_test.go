@@ -64,8 +64,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 			r.awaitView("")
 			measured(t, 28, tc.name+": mended to all registered and followed", time.Since(mended), 0)
 			l.Served(20)
-			l.Finish()
-			p.neverBelow(2)
+			p.finish(l, 2)
 		})
 	}
 }

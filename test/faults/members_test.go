@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -139,9 +140,7 @@ func (x *ticker) seen() int64 {
 		return 0
 	}
 	n, err := strconv.ParseInt(in.Record.Labels["n"], 10, 64)
-	if err != nil {
-		x.t.Errorf("label of %s: %v", x.k, err)
-	}
+	assert.NoError(x.t, err, "label of %s", x.k)
 	return n
 }
 
@@ -208,9 +207,8 @@ func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*etcdtes
 	gap = x.settle()
 	members.WaitState(t, w, watch.Live)
 	members.WaitPhase(t, r, lease.Registered)
-	if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.Lease {
-		t.Errorf("the lease was lost: %+v", s)
-	}
+	s := r.Status()
+	assert.True(t, s.LeasesLost == 0 && s.LeaseID == before.Lease, "the lease was lost: %+v", s)
 	if after := awaitUsable(t, w, kept); after.Lease != before.Lease || after.Version != before.Version {
 		t.Errorf("before %+v, after %+v", before, after)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -121,9 +122,7 @@ func TestFault04_GracefulStop(t *testing.T) {
 		require.NoError(t, control(t, r.f, victim).Drain(t.Context()))
 		awaitDeletion(t, h, victim)
 		<-victim.Agent.Done()
-		if err := victim.Agent.Err(); err != nil {
-			t.Errorf("the agent ended with %v", err)
-		}
+		assert.NoError(t, victim.Agent.Err(), "the agent ended with")
 		// As a supervisor does: the engine stops after its agent.
 		require.NoError(t, victim.Engine.Stop(t.Context()))
 		var states []string
@@ -138,9 +137,7 @@ func TestFault04_GracefulStop(t *testing.T) {
 				states = append(states, string(rec.State))
 			}
 		}
-		if got := fmt.Sprint(states); got != "[draining deleted]" {
-			t.Errorf("%s: %s", victim.Address, got)
-		}
+		assert.Equal(t, fmt.Sprint(states), "[draining deleted]", victim.Address)
 	}
 	l.Served(20)
 	l.FinishUncut()

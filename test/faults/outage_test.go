@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -59,8 +60,7 @@ func TestFault08_QuorumLost(t *testing.T) {
 	r.awaitStatus(etcdIs(string(watch.Live)))
 	measured(t, 8, "resume to following again", r.follows(1), 0)
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 	if after := keys(t, c.Client(t)); !maps.Equal(before, after) {
 		t.Logf("leases before %v, after %v: the leader resumed as leader and revoked them", before, after)
 	}
@@ -99,8 +99,7 @@ func TestFault09_EtcdPaused(t *testing.T) {
 			measured(t, 9, "pause of "+length.String()+": resume to the last re-registration (TTL 3 s)", time.Since(resumed), ttl/3+time.Second)
 			r.awaitAll()
 			l.Served(20)
-			l.Finish()
-			p.neverBelow(2)
+			p.finish(l, 2)
 		})
 	}
 }
@@ -125,11 +124,9 @@ func TestFault10_EtcdKilled(t *testing.T) {
 		r.awaitAgent(n, registrationIs(lease.Registered))
 	}
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
-	if after := keys(t, etcd.Client(t)); !maps.Equal(before, after) {
-		t.Errorf("keys before %v, after %v", before, after)
-	}
+	p.finish(l, 2)
+	after := keys(t, etcd.Client(t))
+	assert.True(t, maps.Equal(before, after), "keys before %v, after %v", before, after)
 }
 
 // etcd is paused, and when it resumes no agent can register, because etcd is out of space. The
@@ -157,8 +154,7 @@ func TestFault28_PausedThenNoSpace(t *testing.T) {
 	}
 	r.awaitView("")
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 }
 
 // outOfSpace is a condition for the alarm that an operator sees.
@@ -181,20 +177,17 @@ func TestFault19_NoSpace(t *testing.T) {
 	etcdtest.FillUp(t, cli)
 	late := r.node(instance.Decode, 3, ttl)
 	r.awaitAgent(late, outOfSpace)
-	if out := mustExit(t, 1, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
-		t.Errorf("pdctl add prints %q", out)
-	}
+	out := mustExit(t, 1, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint())
+	assert.True(t, contains(out, "space"), "pdctl add prints %q", out)
 	wait(t, longer+longer/2) // the leases are renewed nevertheless
-	if after := keys(t, cli); !maps.Equal(before, after) {
-		t.Errorf("keys before %v, after %v", before, after)
-	}
+	after := keys(t, cli)
+	assert.True(t, maps.Equal(before, after), "keys before %v, after %v", before, after)
 	l.Served(20)
 	etcdtest.MakeRoom(t, cli)
 	r.decode = append(r.decode, late)
 	r.awaitAll()
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 }
 
 // etcd is not reachable at the start: the proxy answers with an error in the OpenAI format, and
@@ -206,9 +199,8 @@ func TestFault15_StartWithNothing(t *testing.T) {
 	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: []string{etcd.Endpoint()}, agents: []string{etcd.Endpoint()}}
 	p, address := r.proxyNotReady("--audit-interval", "2s", "--state-dir", stateDir(t))
 	code, body := r.try(address)
-	if code != 503 || !contains(body, `"error"`) || !contains(body, `"message"`) || !contains(body, `"type"`) {
-		t.Errorf("a request is answered %d %s", code, body)
-	}
+	assert.True(t, code == 503 && contains(body, `"error"`) && contains(body, `"message"`) && contains(body, `"type"`),
+		"a request is answered %d %s", code, body)
 	if code, body := page(t, "http://"+address+"/readyz"); code != 503 || !contains(body, etcd.Endpoint()) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}

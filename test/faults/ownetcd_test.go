@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -74,9 +75,7 @@ func signal(t testing.TB, sig syscall.Signal, pids ...int) {
 		if pid <= 0 {
 			t.Fatalf("%s to process %d", sig, pid) // kill(2) would signal a process group
 		}
-		if err := syscall.Kill(pid, sig); err != nil {
-			t.Fatalf("%s to %d: %v", sig, pid, err)
-		}
+		require.NoError(t, syscall.Kill(pid, sig), "%s to %d", sig, pid)
 	}
 	if sig == syscall.SIGSTOP {
 		fleet.AwaitStop(pids...)
@@ -127,14 +126,11 @@ func TestEmbeddedEtcd_Exits(t *testing.T) {
 	r.follows(2)
 	r.awaitAll()
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 	log, err := os.ReadFile(host.LogFile())
 	require.NoError(t, err)
 	require.Contains(t, string(log), "embedded etcd has ended", "signal: killed", "embedded etcd serves again", "files of the embedded etcd are damaged")
-	if strings.Contains(string(log), "goroutine ") {
-		t.Error("a stack trace in the log")
-	}
+	assert.False(t, strings.Contains(string(log), "goroutine "), "a stack trace in the log")
 }
 
 // Three hundred clients connect and send nothing, where a process may open 256 files. The proxy
@@ -206,15 +202,12 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	began := time.Now()
 	for time.Since(began) < 40*time.Second {
 		require.NoError(t, served())
-		if c, body := page(t, "http://"+address+"/health"); c != http.StatusOK {
-			t.Fatalf("/health: %d %s", c, body)
-		}
+		c, body := page(t, "http://"+address+"/health")
+		require.Equal(t, c, http.StatusOK, "/health: %s", body)
 		members.Put(t, members.Dial(t, etcd), members.Layout(t).Instance(decodeAt(9)), `{"v":1,"state":"draining"}`)
 		wait(t, 200*time.Millisecond)
 	}
-	if err := proxy.Err(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, proxy.Err())
 	if log, err := os.ReadFile(proxy.LogFile()); err != nil || strings.Contains(string(log), "has ended") {
 		t.Errorf("%v: its etcd has exited:\n%s", err, proxy.LogTail(10))
 	}
@@ -235,9 +228,8 @@ func TestHostStarved(t *testing.T) {
 	r.awaitAll()
 	r.follows(1)
 	p.neverBelow(2)
-	if after := keys(t, cli); !maps.Equal(before, after) {
-		t.Errorf("leases before %v, after %v", before, after)
-	}
+	after := keys(t, cli)
+	assert.True(t, maps.Equal(before, after), "leases before %v, after %v", before, after)
 }
 
 // All processes but the engines are suspended: the proxy, its etcd and the agents, until the leases

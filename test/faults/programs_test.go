@@ -27,9 +27,7 @@ func command(t testing.TB, name string, args ...string) (string, int) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(bin, name), args...).CombinedOutput()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
-	}
+	require.False(t, err != nil && !errors.As(err, &exit), "%s %s: %v", name, strings.Join(args, " "), err)
 	if exit != nil {
 		return string(out), exit.ExitCode()
 	}
@@ -45,9 +43,7 @@ func mustRun(t testing.TB, name string, args ...string) string {
 func mustExit(t testing.TB, want int, name string, args ...string) string {
 	t.Helper()
 	out, code := command(t, name, args...)
-	if code != want {
-		t.Fatalf("%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
-	}
+	require.True(t, code == want, "%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
 	return out
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -63,9 +64,8 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	}
 	cli := c.Client(t)
 	for k, a := range keys(t, cli) {
-		if b := before[k]; a.Lease != b.Lease || a.Create != b.Create {
-			t.Errorf("%s: before %+v, after %+v", k, b, a)
-		}
+		b := before[k]
+		assert.True(t, a.Lease == b.Lease && a.Create == b.Create, "%s: before %+v, after %+v", k, b, a)
 	}
 	// A new instance at an etcd member that no proxy was configured with.
 	fresh := decodeAt(7)
@@ -92,8 +92,7 @@ func TestFault34_MembersReplaced(t *testing.T) {
 	out, _ := command(t, "pdctl", "doctor", "--etcd-endpoints", strings.Join(c.Endpoints(), ","))
 	require.Contains(t, out, configured[0]+" is not a member of the cluster, or does not answer")
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 	// A new process with the same configuration and state directory.
 	require.NoError(t, r.proxies[0].Stop(t.Context()))
 	r.proxies = append(r.proxies[:0], r.proxy("proxy-again", "--audit-interval", "1s", "--state-dir", state))

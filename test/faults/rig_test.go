@@ -20,6 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -62,7 +64,7 @@ type rig struct {
 
 // plan is the composition of a rig; zero counts mean one proxy and two instances of each role.
 type plan struct {
-	etcd            []string // for proxies, and for agents unless agents is set
+	etcd            []string // for proxies, and for agents unless agents is set; nil: of a new etcd
 	agents          []string
 	proxies         int
 	prefill, decode int
@@ -79,6 +81,9 @@ func newFleet(t *testing.T) *fleet.Fleet {
 
 func build(t *testing.T, p plan) *rig {
 	t.Helper()
+	if p.etcd == nil {
+		p.etcd = []string{etcdtest.Start(t).Endpoint()}
+	}
 	if p.agents == nil {
 		p.agents = p.etcd
 	}
@@ -289,10 +294,15 @@ func (p *pool) neverBelow(n int) {
 	p.t.Helper()
 	p.end()
 	for role, least := range p.least {
-		if least < n {
-			p.t.Errorf("%d %s instances were used at one time, want at least %d", least, role, n)
-		}
+		assert.True(p.t, least >= n, "%d %s instances were used at one time, want at least %d", least, role, n)
 	}
+}
+
+// finish ends the load, and checks its requests and that no role had fewer than n instances in any poll.
+func (p *pool) finish(l *harness.Load, n int) {
+	p.t.Helper()
+	l.Finish()
+	p.neverBelow(n)
 }
 
 // sawView reports whether an instance had the given view in any poll.

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -100,12 +101,7 @@ func count(s *instance.Snapshot) int {
 // awaitCount waits until a watcher has n usable instances.
 func awaitCount(t testing.TB, w *watch.Watcher, n int) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		if got := count(w.Snapshot()); got != n {
-			return fmt.Errorf("%d instances of %d", got, n)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, soon, func() int { return count(w.Snapshot()) }, n, "instances")
 }
 
 // converge registers n instances while watchers run and returns the time from the last
@@ -167,9 +163,7 @@ func expire(t testing.TB, n int) {
 	go func() { wg.Wait(); cancel() }()
 	instance.Await(ctx, w.Snapshot, func(s *instance.Snapshot) bool {
 		got := count(s)
-		if got < n {
-			t.Errorf("at revision %d %d instances are left of %d whose probes pass", s.Revision, got, n)
-		}
+		assert.True(t, got >= n, "at revision %d %d instances are left of %d whose probes pass", s.Revision, got, n)
 		return got < n
 	})
 	<-ctx.Done()
@@ -300,20 +294,12 @@ func TestFault26_SlowReader(t *testing.T) {
 	for i := range 3000 {
 		last = members.Put(t, cli, l.Instance(prefillAt(i%200)), members.Ready)
 	}
-	testkit.Eventually(t, soon, func() error {
-		if rev := w.Snapshot().Revision; rev != last {
-			return fmt.Errorf("at revision %d, want %d", rev, last)
-		}
-		return nil
-	})
-	if held.Revision >= last || len(held.All()) != 200 {
-		t.Errorf("the snapshot that is held has changed: revision %d", held.Revision)
-	}
+	testkit.EventuallyEqual(t, soon, func() int64 { return w.Snapshot().Revision }, last, "revision")
+	assert.True(t, held.Revision < last && len(held.All()) == 200,
+		"the snapshot that is held has changed: revision %d", held.Revision)
 	// A snapshot of 200 instances is about 100 KB: 3000 of them would be 300 MB.
 	counted(t, 26, "growth of the heap over 3000 unread changes, MiB", max(0, heap()-before)>>20, 32)
-	if n := w.Status().Revision; n != last {
-		t.Errorf("status at revision %d, want %d", n, last)
-	}
+	assert.Equal(t, w.Status().Revision, last, "status at revision")
 }
 
 // A hundred reconnects leak no goroutine.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -41,8 +41,7 @@ func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer})
+	r := build(t, plan{prefill: 1, decode: 1, ttl: longer})
 	stops := []struct {
 		stopped, of time.Duration
 		rounds      int
@@ -71,22 +70,16 @@ func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, ttl: longer})
+	r := build(t, plan{prefill: 1, ttl: longer})
 	p := r.startPool()
 	l := r.load()
 	hold(t, 8*time.Second, r.decode[0].Engine, r.decode[1].Engine)
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
+	p.finish(l, 1)
 	for _, n := range r.decode {
-		if p.sawView(n.Address, instance.Ejected) {
-			t.Errorf("%s was ejected, although no instance answered", n.Address)
-		}
+		assert.False(t, p.sawView(n.Address, instance.Ejected), "%s was ejected, although no instance answered", n.Address)
 	}
-	if n := l.Broken(); n > 0 {
-		t.Errorf("%d streams were cut", n)
-	}
+	assert.Equal(t, l.Broken(), 0, "streams were cut")
 }
 
 // The only decode instance accepts connections and never answers again: requests end at their own
@@ -94,8 +87,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 func TestFault03_OnlyDecodeHangs(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
+	r := build(t, plan{prefill: 1, decode: 1, ttl: longer,
 		proxyArgs: []string{"--decode-first-byte-timeout", "5s"}})
 	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
 	defer func() { _ = r.decode[0].Engine.Signal(syscall.SIGCONT) }()
@@ -110,9 +102,8 @@ func TestFault03_OnlyDecodeHangs(t *testing.T) {
 				t.Errorf("stream=%t: %v", stream, err)
 				return
 			}
-			if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(text, "did not answer in time") {
-				t.Errorf("stream=%t: %s: %s", stream, resp.Status, text)
-			}
+			assert.True(t, resp.StatusCode == http.StatusGatewayTimeout && strings.Contains(text, "did not answer in time"),
+				"stream=%t: %s: %s", stream, resp.Status, text)
 		})
 	}
 	wg.Wait()
@@ -122,8 +113,7 @@ func TestFault03_OnlyDecodeHangs(t *testing.T) {
 // it is soon avoided, and the other instance serves its requests.
 func TestFault03_OneOfTwoHangs(t *testing.T) {
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
+	r := build(t, plan{ttl: longer})
 	l := r.load()
 	hung := time.Now()
 	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGSTOP))
@@ -142,8 +132,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 func TestFault03_OnlyDecodeReportedSlow(t *testing.T) {
 	longform.Test(t)
 	row(t, 3)
-	etcd := etcdtest.Start(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
+	r := build(t, plan{prefill: 1, decode: 1, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
 	l := r.load()
 	var down atomic.Bool
 	var wg sync.WaitGroup
@@ -156,10 +145,6 @@ func TestFault03_OnlyDecodeReportedSlow(t *testing.T) {
 	require.NoError(t, r.decode[0].Engine.Signal(syscall.SIGCONT))
 	l.Served(20)
 	l.Finish()
-	if !down.Load() {
-		t.Error("its agent has not reported it as down: the test shows nothing")
-	}
-	if n := l.Broken(); n > 0 {
-		t.Errorf("%d streams were cut", n)
-	}
+	assert.True(t, down.Load(), "its agent has not reported it as down: the test shows nothing")
+	assert.Equal(t, l.Broken(), 0, "streams were cut")
 }

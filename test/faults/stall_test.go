@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -110,9 +111,7 @@ func TestFault33_MachineStalls(t *testing.T) {
 			l.Served(20)
 			l.FinishUncut()
 			listed.end()
-			if listed.absent != nil {
-				t.Error(listed.absent)
-			}
+			assert.NoError(t, listed.absent)
 		})
 	}
 }
@@ -146,9 +145,7 @@ func TestFault33_RequestArrivesWhileSuspended(t *testing.T) {
 	for i, c := range clients {
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(soon)))
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatalf("client %d: %v", i, err)
-		}
+		require.NoError(t, err, "client %d", i)
 		resp.Body.Close()
 	}
 }
@@ -187,7 +184,5 @@ func TestFault33_MachineStallsDuringDrain(t *testing.T) {
 		return nil
 	})
 	signal(t, syscall.SIGCONT, decode.Engine.PID())
-	if err := <-answer; err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, <-answer)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -64,9 +65,8 @@ func TestFault13_Compaction(t *testing.T) {
 		return nil
 	})
 	members.WaitState(t, w, watch.Live)
-	if s := w.Status(); s.WatchEnds["compacted"] == 0 || s.Lists < 2 {
-		t.Errorf("the watcher met no compaction: %+v", s)
-	}
+	s := w.Status()
+	assert.True(t, s.WatchEnds["compacted"] != 0 && s.Lists >= 2, "the watcher met no compaction: %+v", s)
 	members.Put(t, cli, l.Instance(prefillAt(102)), members.Ready)
 	awaitUsable(t, w, prefillAt(102))
 }
@@ -101,17 +101,13 @@ func TestFault18_BadValues(t *testing.T) {
 		members.Put(t, cli, l.Instance(after), members.Ready)
 		awaitUsable(t, w, after) // events after the invalid one arrive
 		for _, in := range w.Snapshot().All() {
-			if in.Usable() && in.Key != good && in.Role == instance.Prefill {
-				t.Errorf("%s: %+v is usable", c.name, in)
-			}
-			if strings.ContainsAny(in.Reason, "\x00\x1b") {
-				t.Errorf("%s: control characters in the reason %q", c.name, in.Reason)
-			}
+			assert.False(t, in.Usable() && in.Key != good && in.Role == instance.Prefill, "%s: %+v is usable", c.name, in)
+			assert.False(t, strings.ContainsAny(in.Reason, "\x00\x1b"),
+				"%s: control characters in the reason %q", c.name, in.Reason)
 		}
 	}
-	if s := w.Status(); s.Rejected < 9 || s.State != watch.Live {
-		t.Errorf("status: %+v", s)
-	}
+	s := w.Status()
+	assert.True(t, s.Rejected >= 9 && s.State == watch.Live, "status: %+v", s)
 	// A newer version is read as far as its fields are known.
 	members.Put(t, cli, l.Instance(prefillAt(30)), `{"v":7,"id":"N","models":["m"],"state":"ready","something":{"new":1}}`)
 	awaitUsable(t, w, prefillAt(30))
@@ -155,12 +151,7 @@ func TestFault20_Auth(t *testing.T) {
 
 	for _, fault := range authFaults(user, password, l.Root()) {
 		require.NoError(t, fault.break_(t.Context(), root))
-		testkit.Eventually(t, soon, func() error {
-			if s := w.Status(); s.State == watch.Live || s.LastError == "" {
-				return fmt.Errorf("%s: not detected: %+v", fault.name, s)
-			}
-			return nil
-		})
+		testkit.Until(t, soon, w.Status, func(s watch.Status) bool { return s.State != watch.Live && s.LastError != "" })
 		require.NoError(t, fault.mend(t.Context(), root))
 		mended := time.Now()
 		members.WaitState(t, w, watch.Live)
@@ -182,9 +173,7 @@ func TestFault21_TwoAgents(t *testing.T) {
 	read := func() (string, int64) {
 		t.Helper()
 		resp, err := cli.Get(t.Context(), keyOf(t, first))
-		if err != nil || len(resp.Kvs) != 1 {
-			t.Fatalf("%v, %v", resp, err)
-		}
+		require.True(t, err == nil && len(resp.Kvs) == 1, "%v, %v", resp, err)
 		return string(resp.Kvs[0].Value), resp.Kvs[0].ModRevision
 	}
 	value, revision := read()
@@ -242,7 +231,5 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	p.end()
-	if p.sawView(victim.Address, instance.Orphan) {
-		t.Error("it became an orphan")
-	}
+	assert.False(t, p.sawView(victim.Address, instance.Orphan), "it became an orphan")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -70,8 +71,7 @@ func TestFault11_Wiped(t *testing.T) {
 		})
 	}
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 	if s, err := fetchStatus(t.Context(), r.proxies[0]); err != nil || s.Revision >= 300 {
 		t.Errorf("the proxy is at revision %d of a store that has fewer, %v", s.Revision, err)
 	}
@@ -95,16 +95,9 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	etcd.Wipe()
 	etcd.Restart()
 	members.Put(t, etcd.Client(t), members.Layout(t).Schema(), `{"v":1}`)
-	testkit.Eventually(t, soon, func() error {
-		if s := w.Status(); s.Epochs == 0 || s.State != watch.Live {
-			return fmt.Errorf("the wipe was not detected: %+v", s)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, w.Status, func(s watch.Status) bool { return s.Epochs != 0 && s.State == watch.Live })
 	for _, in := range w.Snapshot().All() {
-		if in.View != instance.Orphan {
-			t.Errorf("%s is shown as %q", in.Key, in.View)
-		}
+		assert.Equal(t, in.View, instance.Orphan, "%s is shown as", in.Key)
 	}
 }
 
@@ -133,8 +126,7 @@ func TestFault12_WipedAndNewerRevision(t *testing.T) {
 	r.awaitAgreement(cli)
 	measured(t, 12, "contact lost: line restored to agreeing with etcd (audit 2 s)", time.Since(back), 2*audit)
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(2)
+	p.finish(l, 2)
 }
 
 // As above, but contact is never lost: the address of etcd switches to a store of the same identity
@@ -161,9 +153,8 @@ func TestFault12_WipedWhileConnected(t *testing.T) {
 	for rev := int64(0); rev < last+500; {
 		rev = members.Put(t, wiped, "/elsewhere", "x")
 	}
-	if a, b := identity(t, old), identity(t, wiped); a != b {
-		t.Fatalf("the two stores have different identities %v and %v", a, b)
-	}
+	a, b := identity(t, old), identity(t, wiped)
+	require.True(t, a == b, "the two stores have different identities %v and %v", a, b)
 	// Right after an audit: one in progress would be cut and counted as an error.
 	audits := w.Status().Audits
 	testkit.Eventually(t, soon, func() error {
@@ -192,12 +183,9 @@ func TestFault12_WipedWhileConnected(t *testing.T) {
 		t.Errorf("the audit's comparison did not detect it: %+v, before %+v", s, was)
 	}
 	failed := func(s watch.Status) int64 { return s.AuditErrors + s.CheckErrors + s.ListErrors }
-	if failed(s) != failed(was) || s.Checks != 0 {
-		t.Errorf("contact was lost, or another request failed: %+v, before %+v", s, was)
-	}
-	if s.Epochs != 1 {
-		t.Errorf("it was not recognized as another store: %+v", s)
-	}
+	assert.True(t, failed(s) == failed(was) && s.Checks == 0,
+		"contact was lost, or another request failed: %+v, before %+v", s, was)
+	assert.Equal(t, s.Epochs, 1, "it was not recognized as another store: %+v", s)
 }
 
 // identity returns the cluster ID and the member ID of the store behind a client.
@@ -279,11 +267,9 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 		return nil
 	})
 	l.Served(20)
-	l.Finish()
-	p.neverBelow(1)
-	if after := requestsOf(t, removed) + requestsOf(t, drained); after != before {
-		t.Errorf("%d requests went to instances that were removed or drained", after-before)
-	}
+	p.finish(l, 1)
+	after := requestsOf(t, removed) + requestsOf(t, drained)
+	assert.Equal(t, after, before, "%d requests went to instances that were removed or drained", after-before)
 }
 
 // bare starts an engine without an agent.
@@ -339,9 +325,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	r.awaitStatus(etcdIs(string(watch.Live)))
 	l.Served(20)
 	l.Finish()
-	if n := requestsOf(t, removed) - before; n != 0 {
-		t.Errorf("%d requests went to the instance that was removed", n)
-	}
+	assert.Equal(t, requestsOf(t, removed)-before, 0, "requests went to the instance that was removed")
 }
 
 // A proxy is suspended, like a laptop or a virtual machine, until its presence has expired. An
@@ -372,7 +356,5 @@ func TestFault31_ProxySuspended(t *testing.T) {
 	l.Served(60)
 	l.Finish()
 	counted(t, 31, "picks of an instance that was drained meanwhile", requestsOf(t, drained)-before, 0)
-	if n := requestsOf(t, drained) - before; n != 0 {
-		t.Errorf("%d requests went to the drained instance", n)
-	}
+	assert.Equal(t, requestsOf(t, drained)-before, 0, "requests went to the drained instance")
 }

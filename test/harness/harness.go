@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -89,9 +90,7 @@ func NewFleet(t testing.TB, bin string) *fleet.Fleet {
 				t.Logf("%s:\n%s", p.Name(), p.LogTail(30))
 			}
 		}
-		if err := f.Abandon(); err != nil {
-			t.Errorf("end of the fleet: %v", err)
-		}
+		assert.NoError(t, f.Abandon(), "end of the fleet")
 	})
 	return f
 }

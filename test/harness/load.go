@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Load is a set of clients, each of which sends one request after the other until it is stopped. Half
@@ -256,7 +257,5 @@ func (l *Load) Finish() {
 func (l *Load) FinishUncut() {
 	l.t.Helper()
 	l.Finish()
-	if n := l.Broken(); n > 0 {
-		l.t.Errorf("%d streams were cut", n)
-	}
+	assert.Equal(l.t, l.Broken(), 0, "streams were cut")
 }

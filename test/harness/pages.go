@@ -54,9 +54,7 @@ func mustSend(ctx context.Context, t testing.TB, method, url, body string, heade
 	t.Helper()
 	resp, text, err := Send(ctx, method, url, body, header...) //nolint:bodyclose // Send has closed it
 	require.NoError(t, err)
-	if resp.StatusCode != http.StatusOK {
-		t.Fatalf("%s %s: %s: %s", method, url, resp.Status, text)
-	}
+	require.Equal(t, resp.StatusCode, http.StatusOK, "%s %s: %s: %s", method, url, resp.Status, text)
 	return []byte(text)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The commands of the change that added elastic scaling to vllm-ascend's load-balance proxy. Its curl
@@ -58,9 +59,8 @@ func TestLoadBalanceProxy(t *testing.T) {
 		s.serves(completion, "hello", 50)
 		s.serves(chat, "hello", 50)
 	}
-	if rec := s.record(instance.Decode, "8201"); rec.Source != "flags" || rec.Connector != "nixl" {
-		t.Errorf("record %+v", rec)
-	}
+	rec := s.record(instance.Decode, "8201")
+	assert.True(t, rec.Source == "flags" && rec.Connector == "nixl", "record %+v", rec)
 	testkit.Eventually(t, time.Minute, func() error { // a request ends after its client has the answer
 		if _, body := s.curl("curl http://localhost:9000/healthcheck"); !strings.Contains(body, `"request_num":0`) {
 			return errors.New(body)
@@ -82,9 +82,7 @@ func TestLoadBalanceProxy(t *testing.T) {
 	for range 4 {
 		s.serves(chat, "hello", 50)
 	}
-	if s.served("8201") != before {
-		t.Error("the removed instance still serves")
-	}
+	assert.Equal(t, s.served("8201"), before, "the removed instance still serves")
 	s.strict(true)
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The commands of vllm-ascend's documentation of elastic_proxy.
@@ -60,9 +61,7 @@ func TestElasticProxy(t *testing.T) {
 		s.serves(elasticChat, "hello", 50)
 	}
 	for _, port := range []string{"8100", "8101", "8200", "8201"} {
-		if s.served(port) == 0 {
-			t.Errorf("the instance of port %s served nothing", port)
-		}
+		assert.True(t, s.served(port) != 0, "the instance of port %s served nothing", port)
 	}
 	const printed = `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`
 	s.answers(elasticStatus, 200, printed, "instances", "notices", "queues", "model_routes", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")
@@ -71,9 +70,8 @@ func TestElasticProxy(t *testing.T) {
 		t.Errorf("/status: %s", body)
 	}
 	for _, port := range []string{"8100", "8101"} {
-		if rec := s.record(instance.Prefill, port); rec.Source != "flags" || rec.Connector != "plain" {
-			t.Errorf("record %+v", rec)
-		}
+		rec := s.record(instance.Prefill, port)
+		assert.True(t, rec.Source == "flags" && rec.Connector == "plain", "record %+v", rec)
 	}
 
 	s.reserve("8102")
@@ -91,9 +89,7 @@ func TestElasticProxy(t *testing.T) {
 	for range 6 {
 		s.serves(elasticChat, "hello", 50)
 	}
-	if s.served("8100") != before {
-		t.Error("the removed instance still serves")
-	}
+	assert.Equal(t, s.served("8100"), before, "the removed instance still serves")
 	// With the document's message, and with a status that a script can check.
 	s.answers(at(elasticRemove, "8999"), 404, `{"message":"Instance 127.0.0.1:8999 is not in the prefill_instances."}`, "error")
 	s.answers(at(elasticAdd, "8100"), 200, `{"message":"Added 127.0.0.1:8100 to prefill_instances."}`, lists...)

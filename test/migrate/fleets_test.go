@@ -1,7 +1,6 @@
 package migrate_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -38,16 +38,12 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 	for range 8 {
 		a.serves(elasticCompletion, "hello", 50)
 	}
-	if n := b.served(all...); n != 0 {
-		t.Errorf("%d requests for the first fleet went to the second", n)
-	}
+	assert.Equal(t, b.served(all...), 0, "requests for the first fleet went to the second")
 	before := a.served(all...)
 	for range 8 {
 		b.serves(elasticChat, "hello", 50)
 	}
-	if a.served(all...) != before {
-		t.Error("requests for the second fleet went to the first")
-	}
+	assert.Equal(t, a.served(all...), before, "requests for the second fleet went to the first")
 
 	// An instance added through one proxy belongs to that proxy's fleet, even if it was pending.
 	a.up(fakevllm.RolePrefill, "8102")
@@ -81,12 +77,7 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range []*site{a, b} {
-		testkit.Eventually(t, soon, func() error {
-			if st := s.status(); !slices.Contains(st.DecodeNodes, e.Address()) {
-				return fmt.Errorf("%v", st.DecodeNodes)
-			}
-			return nil
-		})
+		testkit.Until(t, soon, s.status, func(st status) bool { return slices.Contains(st.DecodeNodes, e.Address()) })
 	}
 
 	// A proxy that loses an instance of its command line logs it.
@@ -105,9 +96,7 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 			shown++
 		}
 	}
-	if shown == 0 {
-		t.Error("the instances of the other fleet are not shown")
-	}
+	assert.True(t, shown != 0, "the instances of the other fleet are not shown")
 	a.strict(true)
 	b.strict(true)
 }
@@ -115,10 +104,6 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 // awaitPrefill waits until exactly these prefill instances are used.
 func (s *site) awaitPrefill(t *testing.T, prefill []string) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		if st := s.status(); !slices.Equal(st.PrefillNodes, s.addresses(prefill...)) {
-			return fmt.Errorf("prefill %v", st.PrefillNodes)
-		}
-		return nil
-	})
+	want := s.addresses(prefill...)
+	testkit.Until(t, soon, s.status, func(st status) bool { return slices.Equal(st.PrefillNodes, want) })
 }

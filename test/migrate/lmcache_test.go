@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The commands of LMCache's documentation of disaggregated prefill, with its "... other arguments"
@@ -74,19 +75,14 @@ func TestLMCacheSeveralHosts(t *testing.T) {
 		up(fakevllm.RoleDecode, "127.0.0.5", "host4-IP", "8001"),
 	}
 	p := s.start(lmcacheHosts, overStore, "PD_PORT="+s.ports["8000"]) // the line uses the default, 8000
-	testkit.Eventually(t, soon, func() error {
-		if st := s.status(); !slices.Equal(st.PrefillNodes, prefills) || !slices.Equal(st.DecodeNodes, decodes) {
-			return fmt.Errorf("prefill %v, decode %v", st.PrefillNodes, st.DecodeNodes)
-		}
-		return nil
+	testkit.Until(t, soon, s.status, func(st status) bool {
+		return slices.Equal(st.PrefillNodes, prefills) && slices.Equal(st.DecodeNodes, decodes)
 	})
 	for range 4 {
 		s.serves(elasticChat, "hello", 50)
 	}
 	for name, e := range s.engines {
-		if e.Counters().Requests == 0 {
-			t.Errorf("%s served nothing", name)
-		}
+		assert.True(t, e.Counters().Requests != 0, "%s served nothing", name)
 	}
 	awaitLog(t, p, `the connector is \"plain\"`)
 	s.strict(true)
@@ -107,9 +103,7 @@ func TestLMCachePortLists(t *testing.T) {
 		"lmcache_alloc": {7400, 7401, 7402, 7403, 7404, 7405, 7406, 7407},
 	}
 	for _, port := range []string{"7200", "7201"} {
-		if diff := cmp.Diff(want, s.record(instance.Decode, port).Ports); diff != "" {
-			t.Errorf("ports of %s:\n%s", port, diff)
-		}
+		assert.Equal(t, cmp.Diff(want, s.record(instance.Decode, port).Ports), "", "ports of %s", port)
 	}
 	awaitLog(t, p, `the connector is \"plain\"`)
 	s.strict(true)
@@ -138,12 +132,9 @@ func TestLMCacheBoundSessions(t *testing.T) {
 		for j := range share {
 			share[j] = after[j] - before[j]
 		}
-		if (share[0] != 0) == (share[1] != 0) || (share[2] != 0) == (share[3] != 0) {
-			t.Errorf("session %d went to several instances: %v", i, share)
-		}
+		assert.True(t, (share[0] != 0) != (share[1] != 0) && (share[2] != 0) != (share[3] != 0),
+			"session %d went to several instances: %v", i, share)
 		seen[fmt.Sprint(share)] = true
 	}
-	if len(seen) < 2 {
-		t.Errorf("all sessions are on one pair: %v", seen)
-	}
+	assert.True(t, len(seen) >= 2, "all sessions are on one pair: %v", seen)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -45,9 +46,8 @@ func TestDisaggProxyDemo(t *testing.T) {
 		`{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`,
 		"instances", "notices", "queues", "model_routes", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")
 	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
-	if code, body := s.curl(strings.Replace(elasticCompletion, "application/json", "text/plain", 1)); code != 400 {
-		t.Errorf("text/plain: %d %s", code, body)
-	}
+	code, body := s.curl(strings.Replace(elasticCompletion, "application/json", "text/plain", 1))
+	assert.Equal(t, code, 400, "text/plain: %s", body)
 	s.strict(true)
 }
 

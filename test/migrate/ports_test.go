@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -41,8 +42,6 @@ func (s *site) release(port string) {
 		syscall.ForkLock.RLock() // a process that is being forked has a copy until its exec
 		err := syscall.Close(fd)
 		syscall.ForkLock.RUnlock()
-		if err != nil {
-			s.t.Errorf("release port %s: %v", port, err)
-		}
+		assert.NoError(s.t, err, "release port %s", port)
 	}
 }

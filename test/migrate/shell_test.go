@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -40,9 +41,7 @@ func words(t *testing.T, line string, vars map[string]string) []string {
 			inWord = true
 			name := variable.FindString(string(text[i:]))
 			value, ok := vars[strings.Trim(name, "${}")]
-			if !ok {
-				t.Fatalf("%q is not set in %q", name, line)
-			}
+			require.True(t, ok, "%q is not set in %q", name, line)
 			word.WriteString(value)
 			i += len([]rune(name)) - 1
 		default:
@@ -50,9 +49,7 @@ func words(t *testing.T, line string, vars map[string]string) []string {
 			word.WriteRune(c)
 		}
 	}
-	if quote != 0 {
-		t.Fatalf("unterminated quote in %q", line)
-	}
+	require.Equal(t, quote, 0, "unterminated quote in %q", line)
 	if inWord {
 		out = append(out, word.String())
 	}
@@ -69,9 +66,7 @@ func TestWords(t *testing.T) {
 		{`'it is $model'`, "it is $model"},
 		{"''", ""},
 	} {
-		if got := strings.Join(words(t, tt.in, vars), "|"); got != tt.want {
-			t.Errorf("%s: got %s, want %s", tt.in, got, tt.want)
-		}
+		assert.Equal(t, strings.Join(words(t, tt.in, vars), "|"), tt.want, tt.in)
 	}
 }
 
@@ -79,9 +74,7 @@ func TestWords(t *testing.T) {
 func curl(t *testing.T, line string, vars map[string]string) (status int, body string) {
 	t.Helper()
 	args := words(t, line, vars)
-	if len(args) == 0 || args[0] != "curl" {
-		t.Fatalf("not a curl line: %q", line)
-	}
+	require.True(t, len(args) != 0 && args[0] == "curl", "not a curl line: %q", line)
 	method, url, data := "", "", ""
 	var header []string
 	for i := 1; i < len(args); i++ {

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -117,9 +118,7 @@ func (s *site) args(command string) []string {
 	s.t.Helper()
 	all := words(s.t, s.text(command), s.vars)
 	i := slices.IndexFunc(all, func(w string) bool { return strings.HasSuffix(w, ".py") })
-	if i < 0 {
-		s.t.Fatalf("no script in %q", command)
-	}
+	require.True(s.t, i >= 0, "no script in %q", command)
 	return all[i+1:]
 }
 
@@ -159,9 +158,7 @@ func (s *site) refuse(command string, says ...string) {
 	defer cancel()
 	out, err := exec.CommandContext(ctx, filepath.Join(binDir, "proxy"), s.args(command)...).CombinedOutput()
 	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
-		s.t.Errorf("%s: %v, want exit code 2\n%s", command, err, out)
-	}
+	assert.True(s.t, errors.As(err, &exit) && exit.ExitCode() == 2, "%s: %v, want exit code 2\n%s", command, err, out)
 	require.Contains(s.t, string(out), says...)
 }
 
@@ -176,22 +173,14 @@ func (s *site) answers(line string, status int, printed string, extra ...string)
 	s.t.Helper()
 	code, body := s.curl(line)
 	var got, want map[string]any
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		s.t.Fatalf("%s\n%d, no JSON: %s", line, code, body)
-	}
-	if err := json.Unmarshal([]byte(s.text(printed)), &want); err != nil {
-		s.t.Fatalf("%s: %v", printed, err)
-	}
-	if code != status {
-		s.t.Errorf("%s\nstatus %d, want %d: %s", line, code, status, body)
-	}
+	require.NoError(s.t, json.Unmarshal([]byte(body), &got), "%s\n%d, no JSON: %s", line, code, body)
+	require.NoError(s.t, json.Unmarshal([]byte(s.text(printed)), &want), printed)
+	assert.True(s.t, code == status, "%s\nstatus %d, want %d: %s", line, code, status, body)
 	for name, value := range want {
 		if list, ok := value.([]any); ok { // ours are sorted by address
 			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 		}
-		if !reflect.DeepEqual(got[name], value) {
-			s.t.Errorf("%s\n%s is %v, want %v", line, name, got[name], value)
-		}
+		assert.True(s.t, reflect.DeepEqual(got[name], value), "%s\n%s is %v, want %v", line, name, got[name], value)
 	}
 	for name := range got {
 		if _, ok := want[name]; !ok && !slices.Contains(extra, name) {
@@ -261,9 +250,7 @@ func (s *site) serves(line, prompt string, tokens int) {
 		got = answer.Choices[0].Message.Content
 		want = fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: prompt}}, fakevllm.Sampling{MaxTokens: tokens}).Text
 	}
-	if got != want {
-		s.t.Errorf("%s\nanswer %q, want %q", line, got, want)
-	}
+	assert.Equal(s.t, got, want, "%s\nanswer", line)
 }
 
 // strict fails the test if an engine received an invalid request. If decoded is set, the decode engines
@@ -272,14 +259,10 @@ func (s *site) strict(decoded bool) {
 	s.t.Helper()
 	var local int64
 	for port, e := range s.engines {
-		if v := append(e.Violations(), e.BadParams()...); len(v) > 0 {
-			s.t.Errorf("engine of port %s: %v", port, v)
-		}
+		assert.Len(s.t, append(e.Violations(), e.BadParams()...), 0, "engine of port %s", port)
 		local += e.Counters().LocalPrefills
 	}
-	if decoded && local > 0 {
-		s.t.Errorf("%d prompts were computed twice", local)
-	}
+	assert.False(s.t, decoded && local > 0, "%d prompts were computed twice", local)
 }
 
 // served returns the number of requests that the engines received.
@@ -306,9 +289,7 @@ func (s *site) record(role instance.Role, port string) instance.Record {
 		}
 		return err
 	})
-	if raw[0].Lease != 0 {
-		s.t.Errorf("%s has a lease", k)
-	}
+	assert.Equal(s.t, raw[0].Lease, 0, "%s has a lease", k)
 	rec, _, err := schema.DecodeRecord(k, raw[0].Value)
 	require.NoError(s.t, err)
 	return rec

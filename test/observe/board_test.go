@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -104,31 +105,21 @@ func TestBoard(t *testing.T) {
 	ids, taken := map[int]bool{}, map[[2]int]string{}
 	for _, p := range b.Panels {
 		name := fmt.Sprintf("panel %d %q", p.ID, p.Title)
-		if p.ID <= 0 || ids[p.ID] || p.Title == "" || !types[p.Type] {
-			t.Errorf("%s: id, title or type %q", name, p.Type)
-		}
+		assert.True(t, p.ID > 0 && !ids[p.ID] && p.Title != "" && types[p.Type], "%s: id, title or type %q", name, p.Type)
 		ids[p.ID] = true
 		g := p.GridPos
-		if g.W <= 0 || g.H <= 0 || g.X < 0 || g.X+g.W > 24 {
-			t.Errorf("%s: position %+v", name, g)
-		}
+		assert.True(t, g.W > 0 && g.H > 0 && g.X >= 0 && g.X+g.W <= 24, "%s: position %+v", name, g)
 		for x := g.X; x < g.X+g.W; x++ {
 			for y := g.Y; y < g.Y+g.H; y++ {
-				if other := taken[[2]int{x, y}]; other != "" {
-					t.Fatalf("%s overlaps %s", name, other)
-				}
+				require.Equal(t, taken[[2]int{x, y}], "", "%s overlaps", name)
 				taken[[2]int{x, y}] = name
 			}
 		}
 		if p.Type == "row" {
 			continue
 		}
-		if !units[p.FieldConfig.Defaults.Unit] {
-			t.Errorf("%s: unit %q", name, p.FieldConfig.Defaults.Unit)
-		}
-		if len(p.Targets) == 0 {
-			t.Errorf("%s has no query", name)
-		}
+		assert.True(t, units[p.FieldConfig.Defaults.Unit], "%s: unit %q", name, p.FieldConfig.Defaults.Unit)
+		assert.True(t, len(p.Targets) != 0, "%s has no query", name)
 		refs := map[string]bool{}
 		for _, q := range p.Targets {
 			if q.RefID == "" || refs[q.RefID] || q.Expr == "" || q.Datasource == nil || q.Datasource.UID != "${datasource}" {

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -41,9 +42,8 @@ func (p *prometheus) get(path string, q url.Values, into any) {
 		Data          json.RawMessage
 	}
 	require.NoError(p.t, json.Unmarshal([]byte(text), &answer))
-	if answer.Status != "success" || len(answer.Warnings) > 0 {
-		p.t.Fatalf("%s %v: %s %v", path, q, answer.Error, answer.Warnings)
-	}
+	require.True(p.t, answer.Status == "success" && len(answer.Warnings) <= 0,
+		"%s %v: %s %v", path, q, answer.Error, answer.Warnings)
 	require.NoError(p.t, json.Unmarshal(answer.Data, into))
 }
 
@@ -75,9 +75,7 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 		`["proxy-1:8000", "proxy-2:8000"]`: `["` + strings.Join(proxies, `", "`) + `"]`,
 		"scrape_interval: 15s":             "scrape_interval: 500ms", "evaluation_interval: 15s": "evaluation_interval: 500ms",
 	} {
-		if !strings.Contains(config, was) {
-			t.Fatalf("prometheus.yml has no %q", was)
-		}
+		require.Contains(t, config, was)
 		config = strings.Replace(config, was, is, 1)
 	}
 	for name, text := range map[string]string{"prometheus.yml": config, "rules.yml": read(t, deploy("prometheus", "rules.yml"))} {
@@ -154,31 +152,19 @@ func TestPrometheus(t *testing.T) {
 	for _, g := range rules.Groups {
 		for _, r := range g.Rules {
 			n++
-			if r.Health == "err" || r.LastError != "" {
-				t.Errorf("rule %s: %s %s", r.Name, r.Health, r.LastError)
-			}
-			if r.State == "firing" && r.Labels["severity"] == "page" {
-				t.Errorf("%s fires for a healthy fleet", r.Name)
-			}
+			assert.True(t, r.Health != "err" && r.LastError == "", "rule %s: %s %s", r.Name, r.Health, r.LastError)
+			assert.False(t, r.State == "firing" && r.Labels["severity"] == "page", "%s fires for a healthy fleet", r.Name)
 		}
 	}
-	if n < 15 {
-		t.Errorf("only %d rules", n)
-	}
+	assert.True(t, n >= 15, "only %d rules", n)
 	for _, panel := range loadBoard(t).Panels {
 		shown := 0
 		for _, q := range panel.Targets {
 			expr := strings.NewReplacer("$__rate_interval", "1m", "$proxy", ".*").Replace(q.Expr)
-			if strings.Contains(expr, "$") {
-				t.Errorf("%s: unreplaced variable in %s", panel.Title, expr)
-			}
+			assert.False(t, strings.Contains(expr, "$"), "%s: unreplaced variable in %s", panel.Title, expr)
 			shown += p.count(expr)
 		}
-		if shown == 0 && panel.Type != "row" && !quiet[panel.Title] {
-			t.Errorf("panel %q shows nothing", panel.Title)
-		}
+		assert.False(t, shown == 0 && panel.Type != "row" && !quiet[panel.Title], "panel %q shows nothing", panel.Title)
 	}
-	if n := p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`); n != 1 {
-		t.Errorf("%d proxies by label", n)
-	}
+	assert.Equal(t, p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`), 1, "proxies by label")
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -36,9 +37,7 @@ func TestLogLevel(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(text), &answer))
 		return answer.Level
 	}
-	if got := ask(http.MethodPut, `{"level":"warn"}`); got != "warn" {
-		t.Errorf("level %q", got)
-	}
+	assert.Equal(t, ask(http.MethodPut, `{"level":"warn"}`), "warn", "level")
 	for _, step := range []struct {
 		signal syscall.Signal
 		want   string
@@ -46,12 +45,7 @@ func TestLogLevel(t *testing.T) {
 		for _, pid := range append(children(t, proxy.PID()), proxy.PID()) {
 			require.NoError(t, syscall.Kill(pid, step.signal))
 		}
-		testkit.Eventually(t, patience, func() error {
-			if got := ask(http.MethodGet, ""); got != step.want {
-				return fmt.Errorf("the level is %s, want %s", got, step.want)
-			}
-			return nil
-		})
+		testkit.EventuallyEqual(t, patience, func() string { return ask(http.MethodGet, "") }, step.want, "level")
 	}
 	if n := harness.Metric(t, proxy.URL(), "pd_etcd_embedded_ends_total"); n != 0 || harness.Metric(t, proxy.URL(), "pd_etcd_embedded_up") != 1 {
 		t.Errorf("the embedded etcd has exited %v times", n)
@@ -69,9 +63,7 @@ func children(t *testing.T, pid int) (pids []int) {
 			pids = append(pids, child)
 		}
 	}
-	if len(pids) == 0 {
-		t.Fatal("no embedded etcd is running")
-	}
+	require.True(t, len(pids) != 0, "no embedded etcd is running")
 	return pids
 }
 
@@ -113,8 +105,7 @@ func TestTraces(t *testing.T) {
 		t.Errorf("the request's span: %v", s)
 	}
 	for _, name := range []string{"pick prefill", "prefill", "kv transfer", "pick decode", "decode"} {
-		if s := all[name]; s.Span == nil || s.Trace() != all[root].Trace() || s.Parent() != all[root].ID() {
-			t.Errorf("%s: %v", name, s)
-		}
+		s := all[name]
+		assert.True(t, s.Span != nil && s.Trace() == all[root].Trace() && s.Parent() == all[root].ID(), "%s: %v", name, s)
 	}
 }

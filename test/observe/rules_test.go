@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -29,16 +30,10 @@ func TestAlerts_HaveUnitTests(t *testing.T) {
 	t.Parallel()
 	rules, tests, page := read(t, deploy("prometheus", "rules.yml")), read(t, deploy("prometheus", "rules_test.yml")), read(t, "../../docs/observe.md")
 	alerts := regexp.MustCompile(`(?m)^ *- alert: (\w+)$`).FindAllStringSubmatch(rules, -1)
-	if len(alerts) < 10 {
-		t.Errorf("only %d alerts", len(alerts))
-	}
+	assert.True(t, len(alerts) >= 10, "only %d alerts", len(alerts))
 	for _, a := range alerts {
-		if !strings.Contains(tests, `{alertname="`+a[1]+`"}`) {
-			t.Errorf("%s fires in no unit test", a[1])
-		}
-		if !strings.Contains(page, "`"+a[1]+"`") {
-			t.Errorf("docs/observe.md does not document %s", a[1])
-		}
+		assert.True(t, strings.Contains(tests, `{alertname="`+a[1]+`"}`), "%s fires in no unit test", a[1])
+		assert.True(t, strings.Contains(page, "`"+a[1]+"`"), "docs/observe.md does not document %s", a[1])
 	}
 }
 
@@ -56,9 +51,7 @@ func TestMetricsExist(t *testing.T) {
 			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 				base = strings.TrimSuffix(base, suffix)
 			}
-			if !there[name] && !there[base] {
-				t.Errorf("%s: docs/reference/metrics.md does not document %s", file, name)
-			}
+			assert.False(t, !there[name] && !there[base], "%s: docs/reference/metrics.md does not document %s", file, name)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -73,9 +74,8 @@ func deregistered(h *History) {
 
 func TestCheck_GoodHistory(t *testing.T) {
 	t.Parallel()
-	if v := Check(good()); len(v.Violations) > 0 || len(v.Excused) > 0 {
-		t.Errorf("violations %v, excused %v", v.Violations, v.Excused)
-	}
+	v := Check(good())
+	assert.True(t, len(v.Violations) <= 0 && len(v.Excused) <= 0, "violations %v, excused %v", v.Violations, v.Excused)
 }
 
 // Each rule rejects a history in which one thing is changed.
@@ -172,9 +172,7 @@ func TestCheck_BadHistories(t *testing.T) {
 			t.Errorf("%s: violations %v, excused %v, want one of rule %s", name, v.Violations, v.Excused, tc.rule)
 		}
 		for _, one := range v.Violations {
-			if one.Rule != tc.rule {
-				t.Errorf("%s: also violates %s", name, one)
-			}
+			assert.Equal(t, one.Rule, tc.rule, "%s: also violates %s", name, one)
 		}
 	}
 }
@@ -258,9 +256,8 @@ func TestCheck_Stalls(t *testing.T) {
 	h := good()
 	h.Final[0].Lag = 12 * time.Second
 	h.Stalls = []Span{span(44, 48)}
-	if v := Check(h); len(v.Violations) > 0 {
-		t.Error(v.Violations)
-	}
+	v := Check(h)
+	assert.True(t, len(v.Violations) <= 0, "%v", v.Violations)
 }
 
 func TestExcerpt(t *testing.T) {
@@ -270,9 +267,7 @@ func TestExcerpt(t *testing.T) {
 	v := Check(h).Violations[0]
 	text := h.Excerpt(v, 6*time.Second, 30)
 	require.Contains(t, text, "drain decode/"+d1, "arrival of c-00000001", "request c to proxy-1", "etcd    10")
-	if lines := strings.Count(h.Excerpt(v, 6*time.Second, 3), "\n"); lines != 3 {
-		t.Errorf("%d lines", lines)
-	}
+	assert.Equal(t, strings.Count(h.Excerpt(v, 6*time.Second, 3), "\n"), 3, "lines")
 }
 
 // A plan depends only on its seed, and all kinds of faults occur in some seed.
@@ -283,9 +278,7 @@ func TestPlan(t *testing.T) {
 	queues := 0
 	for seed := range uint64(200) {
 		p := NewPlan(seed, time.Minute)
-		if !reflect.DeepEqual(p, NewPlan(seed, time.Minute)) {
-			t.Fatalf("seed %d has two plans", seed)
-		}
+		require.True(t, reflect.DeepEqual(p, NewPlan(seed, time.Minute)), "seed %d has two plans", seed)
 		if p.Queue {
 			queues++
 		}
@@ -301,18 +294,12 @@ func TestPlan(t *testing.T) {
 			shapes[e.Role+" "+e.Connector+" "+strings.Join(e.Models, ",")] = true
 		}
 	}
-	if queues != 50 {
-		t.Errorf("%d of 200 seeds have a queue", queues)
-	}
+	assert.Equal(t, queues, 50, "seeds with a queue, of 200")
 	for _, kind := range slices.Concat(engineFaults, streamFaults, linkFaults, []string{"restart-behind", "unload-adapter"}, proxyFaults, etcdFaults, exclusive, operators, spareOps) {
-		if !kinds[kind] {
-			t.Errorf("no seed has %s", kind)
-		}
+		assert.True(t, kinds[kind], "no seed has %s", kind)
 	}
 	for _, shape := range []string{"both nixl " + ModelA, "prefill mooncake " + ModelA, "decode mooncake " + ModelA, "decode nixl " + ModelA + "," + ModelB} {
-		if !shapes[shape] {
-			t.Errorf("no seed has the engine %q", shape)
-		}
+		assert.True(t, shapes[shape], "no seed has the engine %q", shape)
 	}
 }
 
@@ -325,7 +312,5 @@ func TestParseJournal(t *testing.T) {
 {"at":5,"seq":1,"end":true}
 {"at":6,"se`))
 	want := []Arrival{{Span{time.Unix(0, 1), time.Unix(0, 3)}, d1, "a"}, {Span{From: time.Unix(0, 2)}, d1, "b"}, {Span{time.Unix(0, 4), time.Unix(0, 5)}, d1, "c"}}
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("%v, %v", got, err)
-	}
+	assert.True(t, err == nil && reflect.DeepEqual(got, want), "%v, %v", got, err)
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -132,9 +133,7 @@ func build(t *testing.T, plan Plan, old func(program, process string) string) *r
 	f, err := fleet.New(fleet.Options{BinDir: bin, Dir: t.TempDir(), ReadyTimeout: soon})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := f.Abandon(); err != nil {
-			t.Errorf("end of the fleet: %v", err)
-		}
+		assert.NoError(t, f.Abandon(), "end of the fleet")
 	})
 	r := &rig{
 		t: t, plan: plan, f: f, old: old,

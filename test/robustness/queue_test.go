@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // flooded returns a good history with 20 requests of each class in the queue of proxy-1: those of interactive
@@ -85,9 +87,7 @@ func TestCheck_Queue(t *testing.T) {
 			t.Errorf("%s: violations %v, want one of rule %q", name, v.Violations, tc.rule)
 		}
 		for _, one := range v.Violations {
-			if one.Rule != tc.rule {
-				t.Errorf("%s: also violates %s", name, one)
-			}
+			assert.Equal(t, one.Rule, tc.rule, "%s: also violates %s", name, one)
 		}
 	}
 }
@@ -99,8 +99,6 @@ func TestQueuedHeader(t *testing.T) {
 	} {
 		var q Request
 		q.header(map[string][]string{"X-Pd-Timing": {text}})
-		if q.Queued != want {
-			t.Errorf("%q: %s, want %s", text, q.Queued, want)
-		}
+		assert.Equal(t, q.Queued, want, "%q", text)
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -27,9 +29,7 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 		return otherwise
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	require.NoError(t, err, name)
 	return n
 }
 
@@ -58,9 +58,8 @@ func TestRobustness(t *testing.T) {
 		}
 	}
 	// A short run may be one in which most engines fail at the same time.
-	if requests >= 10000 && budget > requests/1000 {
-		t.Errorf("%d of %d requests failed because of the retry budget", budget, requests)
-	}
+	assert.False(t, requests >= 10000 && budget > requests/1000,
+		"%d of %d requests failed because of the retry budget", budget, requests)
 }
 
 // run runs one seed.

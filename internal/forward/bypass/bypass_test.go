@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -36,17 +37,13 @@ func TestReasons_Documented(t *testing.T) {
 	var documented []string
 	for line := range strings.Lines(table) {
 		cells := strings.Split(line, "|")
-		if len(cells) < 3 {
-			t.Fatalf("no row: %q", line)
-		}
+		require.True(t, len(cells) >= 3, "no row: %q", line)
 		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cells[1], -1) {
 			documented = append(documented, m[1])
 		}
 	}
 	slices.Sort(documented)
-	if !slices.Equal(documented, names()) {
-		t.Errorf("docs/api.md has %v\nthe code has %v", documented, names())
-	}
+	assert.True(t, slices.Equal(documented, names()), "docs/api.md has %v\nthe code has %v", documented, names())
 }
 
 // TestReasons_Used checks that every constant is in Reasons and is used.
@@ -58,9 +55,7 @@ func TestReasons_Used(t *testing.T) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		if v, ok := n.(*ast.ValueSpec); ok {
 			text, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			constants[v.Names[0].Name] = text
 		}
 		return true
@@ -80,19 +75,14 @@ func TestReasons_Used(t *testing.T) {
 	var values []string
 	for name, value := range constants {
 		values = append(values, value)
-		if !used[name] {
-			t.Errorf("reason %s is unused", name)
-		}
+		assert.True(t, used[name], "reason %s is unused", name)
 	}
 	slices.Sort(values)
-	if !slices.Equal(values, names()) {
-		t.Errorf("constants %v\nreasons %v", values, names())
-	}
+	assert.True(t, slices.Equal(values, names()), "constants %v\nreasons %v", values, names())
 }
 
 func TestText(t *testing.T) {
 	t.Parallel()
-	if bypass.Text(bypass.NoPrefill) == bypass.NoPrefill || bypass.Text("x") != "x" {
-		t.Error(bypass.Text(bypass.NoPrefill))
-	}
+	assert.True(t, bypass.Text(bypass.NoPrefill) != bypass.NoPrefill && bypass.Text("x") == "x",
+		"%v", bypass.Text(bypass.NoPrefill))
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -101,18 +102,14 @@ func pass(t *testing.T, a *continuation.Answer, events ...string) string {
 func next(t *testing.T, a *continuation.Answer) *continuation.Next {
 	t.Helper()
 	n, why := a.Next(detokenize)
-	if why != "" {
-		t.Fatalf("refused: %s", why)
-	}
+	require.Equal(t, why, "", "refused")
 	return n
 }
 
 func fields(t *testing.T, body []byte) map[string]any {
 	t.Helper()
 	var v map[string]any
-	if err := json.Unmarshal(body, &v); err != nil {
-		t.Fatalf("%v in %s", err, body)
-	}
+	require.NoError(t, json.Unmarshal(body, &v), "%s", body)
 	return v
 }
 
@@ -130,9 +127,8 @@ func TestAnswer_HidesTokenIDs(t *testing.T) {
 	} {
 		a := begin(t, c.kind, c.more)
 		want := strings.ReplaceAll(c.want, ":[]", ":null")
-		if got := pass(t, a, c.in); got != want {
-			t.Errorf("%s:\n got %s\nwant %s", c.name, got, want)
-		}
+		got := pass(t, a, c.in)
+		assert.True(t, got == want, "%s:\n got %s\nwant %s", c.name, got, want)
 	}
 }
 
@@ -142,15 +138,13 @@ func TestAnswer_ContinuesCompletion(t *testing.T) {
 	pass(t, a, textEvent("The", []int{20, 21}, []int{10}), textEvent(" sea", nil, []int{11}))
 	n := next(t, a)
 	f := fields(t, n.Request.Body)
-	if got := fmt.Sprint(f["prompt"], f["max_tokens"], f["min_tokens"], f["truncate_prompt_tokens"], f["temperature"]); got != "[20 21 10 11] 38 3 <nil> 0.7" {
-		t.Errorf("next request: %s", n.Request.Body)
-	}
+	got := fmt.Sprint(f["prompt"], f["max_tokens"], f["min_tokens"], f["truncate_prompt_tokens"], f["temperature"])
+	assert.Equal(t, got, "[20 21 10 11] 38 3 <nil> 0.7", "next request: %s", n.Request.Body)
 	second := strings.NewReplacer("cmpl-1", "cmpl-2", `"created":5`, `"created":9`).Replace(
 		textEvent(" is", []int{20, 21, 10, 11}, []int{14}) + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1}}` + "\n\n")
 	want := strings.ReplaceAll(textEvent(" is", nil, nil), ":[]", ":null") + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":2,"total_tokens":5,"completion_tokens":3}}` + "\n\n"
-	if got := pass(t, a, second); got != want {
-		t.Errorf("second leg:\n got %s\nwant %s", got, want)
-	}
+	got = pass(t, a, second)
+	assert.True(t, got == want, "second leg:\n got %s\nwant %s", got, want)
 }
 
 // A completion without max_tokens has at most 16 tokens.
@@ -158,9 +152,8 @@ func TestAnswer_DefaultLimit(t *testing.T) {
 	t.Parallel()
 	a := begin(t, openai.Completion, "")
 	pass(t, a, textEvent("The", []int{20}, []int{10}))
-	if f := fields(t, next(t, a).Request.Body); f["max_tokens"] != 15.0 {
-		t.Errorf("max_tokens %v", f["max_tokens"])
-	}
+	f := fields(t, next(t, a).Request.Body)
+	assert.True(t, f["max_tokens"] == 15.0, "max_tokens %v", f["max_tokens"])
 }
 
 func TestAnswer_ContinuesChat(t *testing.T) {
@@ -169,12 +162,9 @@ func TestAnswer_ContinuesChat(t *testing.T) {
 	pass(t, a, roleEvent(20, 21), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"content":" is"`, 11, 14), chatEvent("", 19))
 	n := next(t, a)
 	f := fields(t, n.Request.Body)
-	if f["max_tokens"] != 6.0 || f["max_completion_tokens"] != nil || f["messages"] == nil {
-		t.Errorf("next request: %s", n.Request.Body)
-	}
-	if got := string(n.Request.PromptTokenIDs); got != "[20,21,10,11,14]" {
-		t.Errorf("prompt %s", got)
-	}
+	assert.True(t, f["max_tokens"] == 6.0 && f["max_completion_tokens"] == nil && f["messages"] != nil,
+		"next request: %s", n.Request.Body)
+	assert.Equal(t, string(n.Request.PromptTokenIDs), "[20,21,10,11,14]", "prompt")
 	if got := string(n.Request.NewEdit().Body().Bytes()); !strings.Contains(got, `"kv_transfer_params":{"prompt_token_ids":[20,21,10,11,14]}`) {
 		t.Errorf("leg %s", got)
 	}
@@ -226,9 +216,7 @@ func TestAnswer_Seam(t *testing.T) {
 		pass(t, a, c.events...)
 		n, why := a.Next(detokenize)
 		if why != "" {
-			if c.ids != "" || why != continuation.ReasonSeam {
-				t.Errorf("%s: refused: %s", c.name, why)
-			}
+			assert.True(t, c.ids == "" && why == continuation.ReasonSeam, "%s: refused: %s", c.name, why)
 			continue
 		}
 		prompt := fields(t, n.Request.Body)["prompt"]
@@ -240,9 +228,8 @@ func TestAnswer_Seam(t *testing.T) {
 		for _, id := range prompt.([]any) {
 			ids = append(ids, int(id.(float64)))
 		}
-		if got := pass(t, a, textEvent(" wide", ids, []int{18})); !strings.Contains(got, `"text":"`+c.rest+` wide"`) {
-			t.Errorf("%s: %s", c.name, got)
-		}
+		got := pass(t, a, textEvent(" wide", ids, []int{18}))
+		assert.True(t, strings.Contains(got, `"text":"`+c.rest+` wide"`), "%s: %s", c.name, got)
 	}
 }
 
@@ -251,9 +238,7 @@ func TestAnswer_SeamOfParsers(t *testing.T) {
 	t.Parallel()
 	a := begin(t, openai.Chat, `,"tools":[{"type":"function"}]`)
 	pass(t, a, roleEvent(20), chatEvent(`"content":"The"`, 10, 19), chatEvent("", 20))
-	if got := string(next(t, a).Request.PromptTokenIDs); got != "[20,10]" {
-		t.Errorf("goes on from %s", got)
-	}
+	assert.Equal(t, string(next(t, a).Request.PromptTokenIDs), "[20,10]", "goes on from")
 }
 
 // A parser may hold back white space at the end of reasoning until more reasoning follows, and otherwise drop
@@ -271,12 +256,10 @@ func TestAnswer_SeamInSpaceOfReasoning(t *testing.T) {
 		a := begin(t, openai.Chat, "")
 		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":"."`, 21))
 		n, why := a.Next(spaced)
-		if n == nil || n.How != continuation.HowChat || string(n.Request.PromptTokenIDs) != "[20,10,21]" {
-			t.Fatalf("goes on by %+v, %q", n, why)
-		}
-		if got := pass(t, a, roleEvent(20, 10, 21), chatEvent(c.goesOn, 11)); !strings.Contains(got, c.want) {
-			t.Errorf("%s: %s", c.goesOn, got)
-		}
+		require.True(t, n != nil && n.How == continuation.HowChat && string(n.Request.PromptTokenIDs) == "[20,10,21]",
+			"goes on by %+v, %q", n, why)
+		got := pass(t, a, roleEvent(20, 10, 21), chatEvent(c.goesOn, 11))
+		assert.True(t, strings.Contains(got, c.want), "%s: %s", c.goesOn, got)
 	}
 }
 
@@ -291,9 +274,7 @@ func TestAnswer_ReplaysHarmony(t *testing.T) {
 	for more, how := range map[string]string{"": "", `,"temperature":0`: continuation.HowReplay} {
 		a := begin(t, openai.Chat, more)
 		pass(t, a, roleEvent(20), chatEvent(`"reasoning":"The"`, 10), chatEvent(`"reasoning":" sea"`, 11))
-		if a.MayMove(harmony) {
-			t.Errorf("%q: may move", more)
-		}
+		assert.False(t, a.MayMove(harmony), "%q: may move", more)
 		switch n, why := a.Next(harmony); {
 		case how == "" && why != continuation.ReasonSeam:
 			t.Errorf("goes on, or %q", why)
@@ -353,9 +334,7 @@ func TestAnswer_CompletesItself(t *testing.T) {
 		n := next(t, a)
 		got := string(n.Events)
 		for _, want := range append(c.want, done) {
-			if !strings.Contains(got, want) {
-				t.Errorf("%s: no %s in %s", c.name, want, got)
-			}
+			assert.True(t, strings.Contains(got, want), "%s: no %s in %s", c.name, want, got)
 		}
 		if n.How != continuation.HowProxy || strings.Contains(got, "finish_reason") != strings.HasPrefix(c.name, "limit") {
 			t.Errorf("%s: %s %s", c.name, n.How, got)
@@ -378,9 +357,7 @@ func TestAnswer_ToolCallsAfterTheSeam(t *testing.T) {
 	next(t, a)
 	finish := strings.Replace(chatEvent("", 15), `"finish_reason":null`, `"finish_reason":"stop"`, 1)
 	got := pass(t, a, roleEvent(20, 10, 11, 14), chatEvent(call(0), 15), finish)
-	if !strings.Contains(got, `"index":1,"function"`) || !strings.Contains(got, `"finish_reason":"tool_calls"`) {
-		t.Errorf("second leg: %s", got)
-	}
+	assert.Contains(t, got, `"index":1,"function"`, `"finish_reason":"tool_calls"`)
 }
 
 // A continued leg's count of reasoning tokens is not reported, since the parser of the answer counts them
@@ -402,9 +379,7 @@ func TestAnswer_ReasoningTokens(t *testing.T) {
 		pass(t, a, c.first...)
 		next(t, a)
 		got := pass(t, a, roleEvent(c.ids...), strings.Replace(chatEvent(`"reasoning":" is"`, 14), "}]}", "}],"+usage+"}", 1), last)
-		if strings.Count(got, c.want) != 2 {
-			t.Errorf("%s, want %s", got, c.want)
-		}
+		assert.Equal(t, strings.Count(got, c.want), 2, "%s, want %s", got, c.want)
 	}
 }
 
@@ -426,14 +401,12 @@ func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 		pass(t, a, offsets("The", []int{20}, []int{10}, at[:1], tokens[0]), offsets(" sea", nil, []int{11}, at[1:2], tokens[1]))
 		next(t, a)
 		got := pass(t, a, offsets("ö is", []int{20, 10, 11}, []int{12, 13, 14}, []int{0, at[3] - at[2]}, tokens[2:]...))
-		if want := fmt.Sprintf(`"text_offset":[%d,%d]`, at[2], at[3]); !strings.Contains(got, want) {
-			t.Errorf("second leg: %s, want %s", got, want)
-		}
+		want := fmt.Sprintf(`"text_offset":[%d,%d]`, at[2], at[3])
+		assert.True(t, strings.Contains(got, want), "second leg: %s, want %s", got, want)
 		next(t, a)
 		got = pass(t, a, offsets(" deep", []int{20, 10, 11, 12, 13, 14}, []int{15}, []int{0}, " deep"))
-		if want := fmt.Sprintf(`"text_offset":[%d]`, at[3]+utf8.RuneCountInString(tokens[3])); !strings.Contains(got, want) {
-			t.Errorf("third leg: %s, want %s", got, want)
-		}
+		want = fmt.Sprintf(`"text_offset":[%d]`, at[3]+utf8.RuneCountInString(tokens[3]))
+		assert.True(t, strings.Contains(got, want), "third leg: %s, want %s", got, want)
 	}
 }
 
@@ -448,9 +421,7 @@ func TestAnswer_ShiftsTextOffsetsByTheFirstSpace(t *testing.T) {
 	}); why != "" {
 		t.Fatalf("refused: %s", why)
 	}
-	if got := pass(t, a, offsets(" is", []int{20, 11}, []int{14}, []int{0}, " is")); !strings.Contains(got, `"text_offset":[4]`) {
-		t.Errorf("second leg: %s", got)
-	}
+	assert.Contains(t, pass(t, a, offsets(" is", []int{20, 11}, []int{14}, []int{0}, " is")), `"text_offset":[4]`)
 }
 
 // Every refusal has one of the listed reasons.
@@ -506,25 +477,19 @@ func TestAnswer_RefusesMore(t *testing.T) {
 		t.Error("no token ids are recorded")
 	}
 	responses := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true}`), 3, nil)
-	if responses.Records() || responses.Refused() != continuation.ReasonAPI {
-		t.Errorf("responses: %s", responses.Refused())
-	}
+	assert.True(t, !responses.Records() && responses.Refused() == continuation.ReasonAPI,
+		"responses: %s", responses.Refused())
 	for thinking, want := range map[string]string{
 		`{"type":"enabled","budget_tokens":9}`: continuation.ReasonThinking, `{"type":"disabled"}`: "", `null`: "",
 	} {
 		m := newAnswer(t, openai.Messages, `{"model":"m","messages":[],"max_tokens":20,"stream":true,"temperature":0,"thinking":`+thinking+`}`)
-		if why := m.Refused(); why != want {
-			t.Errorf("thinking %s: %q, want %q", thinking, why, want)
-		}
+		assert.Equal(t, m.Refused(), want, "thinking %s", thinking)
 	}
 	a := begin(t, openai.Completion, "")
 	pass(t, a, strings.Replace(first, "[10]", "null", 1))
-	if why := a.Refused(); why != continuation.ReasonNoIDs {
-		t.Errorf("an engine without token ids: %q", why)
-	}
-	if !a.Records() || a.WantsIDs() {
-		t.Errorf("after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
-	}
+	assert.Equal(t, a.Refused(), continuation.ReasonNoIDs, "an engine without token ids")
+	assert.True(t, a.Records() && !a.WantsIDs(),
+		"after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
 	a = begin(t, openai.Completion, "")
 	pass(t, a, first)
 	if _, why := a.Next(func([]byte) (string, error) { return "", errors.New("x") }); why != continuation.ReasonText {
@@ -532,18 +497,14 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	}
 	for i := range 4 {
 		_, why := a.Next(detokenize)
-		if (why == continuation.ReasonLimit) != (i == 3) {
-			t.Errorf("move %d: %q", i, why)
-		}
+		assert.Equal(t, why == continuation.ReasonLimit, i == 3, "move %d: %q", i, why)
 	}
 	bodies := scratch.NewBodies(8 << 10)
 	require.NoError(t, bodies.Reserve(8<<10))
 	a = continuation.New(parse(t, openai.Completion, `{"prompt":"x","stream":true}`), 3, bodies)
 	many := make([]int, 4096)
 	pass(t, a, textEvent("The", many, []int{10}))
-	if why := a.Refused(); why != continuation.ReasonMemory {
-		t.Errorf("no memory: %q", why)
-	}
+	assert.Equal(t, a.Refused(), continuation.ReasonMemory, "no memory")
 }
 
 // A replay omits the text that the client has, even if that ends inside an event, and stops if the engine
@@ -568,17 +529,12 @@ func TestAnswer_Replays(t *testing.T) {
 		a := begin(t, openai.Chat, `,"temperature":0,"tools":[{"type":"function"}]`)
 		pass(t, a, lost...)
 		n := next(t, a)
-		if n.How != continuation.HowReplay || n.Request.PromptTokenIDs != nil {
-			t.Fatalf("%s: goes on by %s", c.name, n.How)
-		}
+		require.True(t, n.How == continuation.HowReplay && n.Request.PromptTokenIDs == nil,
+			"%s: goes on by %s", c.name, n.How)
 		out, err := a.Pass([]byte(c.replay))
-		if (err == nil) != (c.want != nil) {
-			t.Fatalf("%s: %v, %s", c.name, err, out)
-		}
+		require.Equal(t, err == nil, c.want != nil, "%s: %v, %s", c.name, err, out)
 		for _, want := range c.want {
-			if !strings.Contains(string(out), want) {
-				t.Errorf("%s: no %s in %s", c.name, want, out)
-			}
+			assert.True(t, strings.Contains(string(out), want), "%s: no %s in %s", c.name, want, out)
 		}
 		if s := string(out); strings.Contains(s, "hm") || strings.Contains(s, "c2") || strings.Contains(s, "role") || strings.Contains(s, `{\"a\"`) {
 			t.Errorf("%s: %s", c.name, s)
@@ -592,13 +548,10 @@ func TestAnswer_ReplaysReasoningOfTwoNames(t *testing.T) {
 	both := func(s string) string { return chatEvent(`"reasoning":`+quote(s)+`,"reasoning_content":`+quote(s), 10) }
 	a := begin(t, openai.Chat, `,"temperature":0,"presence_penalty":1`)
 	pass(t, a, roleEvent(20), both("hm"))
-	if n := next(t, a); n.How != continuation.HowReplay {
-		t.Fatalf("goes on by %s", n.How)
-	}
+	n := next(t, a)
+	require.Equal(t, n.How, continuation.HowReplay, "goes on by")
 	want := strings.Replace(both(", so"), "[10]", "null", 1)
-	if got := pass(t, a, roleEvent(20), both("hm, so")); got != want {
-		t.Errorf("got %s\nwant %s", got, want)
-	}
+	assert.Equal(t, pass(t, a, roleEvent(20), both("hm, so")), want)
 }
 
 // A replay omits the logprobs that the client has.
@@ -612,9 +565,8 @@ func TestAnswer_ReplaysLogprobs(t *testing.T) {
 	} {
 		a := begin(t, openai.Completion, `,"temperature":0,"logprobs":1`)
 		pass(t, a, logged("The", []int{20}, 10), logged("", nil, 12))
-		if n := next(t, a); n.How != continuation.HowReplay {
-			t.Fatalf("goes on by %s", n.How)
-		}
+		n := next(t, a)
+		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
 		got := pass(t, a, replay)
 		if strings.Count(got, "data: ") != 1 || !strings.Contains(got, `"text":"ö"`) || !strings.Contains(got, "\"tokens\":[\"\uFFFD\"]") {
 			t.Errorf("of %s\n got %s", replay, got)
@@ -643,13 +595,10 @@ func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 	} {
 		a := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true,"temperature":0}`), 3, nil)
 		pass(t, a, delta("The", "The"), delta(" s", " s"))
-		if n := next(t, a); n.How != continuation.HowReplay {
-			t.Fatalf("goes on by %s", n.How)
-		}
+		n := next(t, a)
+		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
 		got := regexp.MustCompile(`"sequence_number":\d+`).ReplaceAllString(pass(t, a, c.replay), `"sequence_number":1`)
-		if got != c.want {
-			t.Errorf("of %s\n got %s\nwant %s", c.replay, got, c.want)
-		}
+		assert.True(t, got == c.want, "of %s\n got %s\nwant %s", c.replay, got, c.want)
 	}
 }
 
@@ -667,12 +616,9 @@ func TestAnswer_ReplaysForUsage(t *testing.T) {
 	}
 	for _, replay := range []string{text + finish, strings.Replace(finish, `"content":""`, `"content":"The"`, 1)} {
 		a := lost()
-		if n := next(t, a); n.How != continuation.HowReplay {
-			t.Fatalf("goes on by %s", n.How)
-		}
-		if got := pass(t, a, roleEvent(20), replay, usage); got != usage {
-			t.Errorf("of %s\n got %s", replay, got)
-		}
+		n := next(t, a)
+		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
+		assert.Equal(t, pass(t, a, roleEvent(20), replay, usage), usage, "%s", replay)
 	}
 	a := lost()
 	next(t, a)
@@ -715,9 +661,8 @@ func TestAnswer_CountsMemory(t *testing.T) {
 		t.Errorf("%d bytes for 20,000 tokens", held)
 	}
 	f := fields(t, next(t, a).Request.Body)
-	if got := f["prompt"].([]any); len(got) != 20001 || got[19999] != float64(19999*7) {
-		t.Errorf("%d tokens", len(got))
-	}
+	got := f["prompt"].([]any)
+	assert.True(t, len(got) == 20001 && got[19999] == float64(19999*7), "%d tokens", len(got))
 	a.Release()
 	if held, _, _ := bodies.Memory(); held != 0 {
 		t.Errorf("%d bytes are held", held)

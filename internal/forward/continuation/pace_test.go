@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -21,9 +22,7 @@ func TestPace(t *testing.T) {
 		var p continuation.Pace
 		end, err := p.Begin(t.Context(), time.Now(), limit(0))
 		require.NoError(t, err)
-		if p.TryBegin(limit(1)) != nil {
-			t.Error("two turns of one")
-		}
+		assert.True(t, p.TryBegin(limit(1)) == nil, "two turns of one")
 		began := time.Now()
 		turns := make(chan int, 4)
 		wait := func(ctx context.Context, age int) {
@@ -41,9 +40,7 @@ func TestPace(t *testing.T) {
 		go wait(t.Context(), 3)
 		go wait(t.Context(), 2)
 		synctest.Wait()
-		if p.TryBegin(limit(2)) != nil {
-			t.Error("a turn before the streams that wait")
-		}
+		assert.True(t, p.TryBegin(limit(2)) == nil, "a turn before the streams that wait")
 		leave(errors.New("left"))
 		synctest.Wait()
 		end()
@@ -52,9 +49,7 @@ func TestPace(t *testing.T) {
 		for i := range got {
 			got[i] = <-turns
 		}
-		if got != [4]int{-5, 3, 2, 1} {
-			t.Errorf("turns %v", got)
-		}
+		assert.Equal(t, got, [4]int{-5, 3, 2, 1}, "turns")
 		if end = p.TryBegin(limit(1)); end == nil { // no stream is moving now
 			t.Fatal("no turn")
 		}
@@ -86,21 +81,15 @@ func TestPace_LimitGrows(t *testing.T) {
 			go wait()
 		}
 		synctest.Wait()
-		if n := len(ends); n != 1 {
-			t.Fatalf("%d turns with a limit of 0", n)
-		}
+		require.Equal(t, len(ends), 1, "turns with a limit of 0")
 		limit.Store(2)
 		(<-ends)()
 		synctest.Wait()
-		if n := len(ends); n != 2 {
-			t.Errorf("%d turns with a limit of 2", n)
-		}
+		assert.Equal(t, len(ends), 2, "turns with a limit of 2")
 		limit.Store(8)
 		go wait()
 		synctest.Wait()
-		if n := len(ends); n != 4 {
-			t.Errorf("%d turns with a limit of 8", n)
-		}
+		assert.Equal(t, len(ends), 4, "turns with a limit of 8")
 		limit.Store(1)
 		for range 4 {
 			(<-ends)()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // unmarkTried does not change the list of an earlier pick, which may be in use in another goroutine.
@@ -22,13 +23,11 @@ func TestAttempts_UntryKeepsLists(t *testing.T) {
 	}
 	keys, ranks := tried.tried.prefill, tried.triedRanks.prefill
 	tried.unmarkTried(&sched.Assignment{Instance: a})
-	if want := []instance.Key{a.Key, b.Key}; !slices.Equal(keys, want) {
-		t.Errorf("the list of an earlier pick is %v, want %v", keys, want)
-	}
+	want := []instance.Key{a.Key, b.Key}
+	assert.True(t, slices.Equal(keys, want), "the list of an earlier pick is %v, want %v", keys, want)
 	if want := []sched.Target{{Key: a.Key}, {Key: b.Key}}; !slices.Equal(ranks, want) {
 		t.Errorf("its ranks are %v, want %v", ranks, want)
 	}
-	if want := []instance.Key{b.Key}; !slices.Equal(tried.tried.prefill, want) {
-		t.Errorf("tried %v, want %v", tried.tried.prefill, want)
-	}
+	want = []instance.Key{b.Key}
+	assert.True(t, slices.Equal(tried.tried.prefill, want), "tried %v, want %v", tried.tried.prefill, want)
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -80,9 +81,7 @@ func TestCompletion_MayMoveInToolCall(t *testing.T) {
 				t.Fatal("it moves in a tool call")
 			}
 		}
-		if !c.canLeave(list[0]) || c.triedMoves != 0 {
-			t.Errorf("%d tries", c.triedMoves)
-		}
+		assert.True(t, c.canLeave(list[0]) && c.triedMoves == 0, "%d tries", c.triedMoves)
 	})
 }
 
@@ -126,17 +125,14 @@ func TestCompletion_ContinuesAfterSuspension(t *testing.T) {
 			time.AfterFunc(3*time.Second, c.s.pace.TryBegin(c.maxMoves))
 		}
 		c.move = move{lost: time.Now().Add(-continueWithin - time.Minute)} // the timers are late
-		if why := c.prepare(d, &leg.Failure{Class: leg.Removed, Rule: leg.Removed.Rule()}); why != "" || c.move.how != continuation.HowPrompt {
-			t.Fatalf("it does not go on: %q %q", why, c.move.how)
-		}
+		why := c.prepare(d, &leg.Failure{Class: leg.Removed, Rule: leg.Removed.Rule()})
+		require.True(t, why == "" && c.move.how == continuation.HowPrompt, "it does not go on: %q %q", why, c.move.how)
 		c.move.endTurn()
 		l := c.r.Origin.Begin(d, leg.Wait{Limit: leg.GraceLimit(time.Hour)})
 		defer l.End()
 		defer c.move.bound(l)()
 		time.Sleep(4 * time.Second)
-		if err := context.Cause(l); err != nil {
-			t.Errorf("the leg was ended at once: %v", err)
-		}
+		assert.NoError(t, context.Cause(l), "the leg was ended at once")
 		time.Sleep(2 * time.Second)
 		if limit, ok := errors.AsType[*leg.LimitError](context.Cause(l)); !ok || limit.Limit.Class != leg.NotContinued {
 			t.Errorf("the leg was ended by %v", context.Cause(l))
@@ -147,8 +143,6 @@ func TestCompletion_ContinuesAfterSuspension(t *testing.T) {
 		defer last.End()
 		defer c.move.bound(last)()
 		time.Sleep(continueWithin + time.Millisecond)
-		if last.Err() == nil {
-			t.Error("the leg is not bounded")
-		}
+		assert.True(t, last.Err() != nil, "the leg is not bounded")
 	})
 }

@@ -10,6 +10,8 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // After three requests in a row without notifications, an instance is bypassed. Trial requests follow after
@@ -25,9 +27,7 @@ func TestUnnotified_Trials(t *testing.T) {
 		fail := func() { u.failed(in, "tcp://agent:8500", errors.New("no notification")) }
 		for range 2 {
 			fail()
-			if u.bypassed(in) || len(u.list(members)) > 0 {
-				t.Fatal("bypassed too early")
-			}
+			require.True(t, !u.bypassed(in) && len(u.list(members)) <= 0, "bypassed too early")
 		}
 		u.arrived(in) // interrupts the row: the count begins again
 		for range bypassAfter {
@@ -40,31 +40,20 @@ func TestUnnotified_Trials(t *testing.T) {
 		warned := len(lines.AllEntries())
 		for _, pause := range []int{1, 2, 4, 8, 10, 10} {
 			time.Sleep(time.Duration(pause)*time.Minute - time.Second)
-			if !u.bypassed(in) {
-				t.Fatalf("tried before %d minutes", pause)
-			}
+			require.True(t, u.bypassed(in), "tried before %d minutes", pause)
 			time.Sleep(time.Second)
-			if u.bypassed(in) {
-				t.Fatalf("not tried after %d minutes", pause)
-			}
+			require.False(t, u.bypassed(in), "not tried after %d minutes", pause)
 			for range 3 {
-				if !u.bypassed(in) {
-					t.Fatal("two trials at once")
-				}
+				require.True(t, u.bypassed(in), "two trials at once")
 			}
 			fail()
 		}
-		if n := len(lines.AllEntries()) - warned; n != 6 {
-			t.Errorf("%d warnings of 6 trials", n)
-		}
+		assert.Equal(t, len(lines.AllEntries())-warned, 6, "warnings of 6 trials")
 		time.Sleep(longestTrial)
-		if u.bypassed(in) {
-			t.Fatal("not tried")
-		}
+		require.False(t, u.bypassed(in), "not tried")
 		u.arrived(in)
-		if u.bypassed(in) || len(u.list(members)) > 0 || lines.LastEntry().Level != logrus.InfoLevel {
-			t.Errorf("after a trial that succeeded: %v, %v", u.list(members), lines.LastEntry())
-		}
+		assert.True(t, !u.bypassed(in) && len(u.list(members)) <= 0 && lines.LastEntry().Level == logrus.InfoLevel,
+			"after a trial that succeeded: %v, %v", u.list(members), lines.LastEntry())
 	})
 }
 
@@ -79,9 +68,8 @@ func TestUnnotified_Incarnations(t *testing.T) {
 	}
 	again := *in
 	again.Record.ID = "second"
-	if !u.bypassed(in) || u.bypassed(&again) || len(u.byKey) != 0 {
-		t.Errorf("%d entries after a restart", len(u.byKey))
-	}
+	assert.True(t, u.bypassed(in) && !u.bypassed(&again) && len(u.byKey) == 0,
+		"%d entries after a restart", len(u.byKey))
 	for range bypassAfter {
 		u.failed(&again, "", errors.New("no notification"))
 	}

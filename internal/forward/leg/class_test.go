@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -14,33 +15,26 @@ func TestFailureTable_Documented(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("../../../docs/failures.md")
 	require.NoError(t, err)
-	if table := failureTable(); !strings.Contains(string(doc), table) {
-		t.Fatalf("docs/failures.md does not hold this table:\n%s", table)
-	}
+	table := failureTable()
+	require.True(t, strings.Contains(string(doc), table), "docs/failures.md does not hold this table:\n%s", table)
 }
 
 func TestRules_CoverEveryClass(t *testing.T) {
 	t.Parallel()
 	seen := map[Class]bool{}
 	for _, r := range Rules() {
-		if seen[r.Class] || r.What == "" || r.Client == "" {
-			t.Errorf("rule %+v is double or incomplete", r)
-		}
+		assert.True(t, !seen[r.Class] && r.What != "" && r.Client != "", "rule %+v is double or incomplete", r)
 		seen[r.Class] = true
-		if r.Blame == BlameEject && !r.Free {
-			t.Errorf("%s: a refused connection costs nothing and must not count", r.Class)
-		}
-		if !r.Retry && r.Blame == BlameStrike {
-			t.Errorf("%s: no other instance can serve it, so no strike can be added", r.Class)
-		}
+		assert.False(t, r.Blame == BlameEject && !r.Free,
+			"%s: a refused connection costs nothing and must not count", r.Class)
+		assert.False(t, !r.Retry && r.Blame == BlameStrike,
+			"%s: no other instance can serve it, so no strike can be added", r.Class)
 	}
 	for _, c := range []Class{
 		NotConnected, ConnectTimeout, NoConnection, NoSocket, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Removed, Busy,
 		Unavailable503, Status5xx, Status4xx, EngineKey, ModelMissing, BadAnswer, ErrorEvent, OurEdit, TransferExpired, PartnerFailed, NotNotified, Overtaken, ClientGone,
 	} {
-		if !seen[c] {
-			t.Errorf("%s has no rule", c)
-		}
+		assert.True(t, seen[c], "%s has no rule", c)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The buffer of a stream goes back to its pool before the client gets the failure: the
@@ -17,15 +18,13 @@ func TestErrorEvent_CopiesText(t *testing.T) {
 	for i := range event {
 		event[i] = '#' // the next stream reuses the buffer
 	}
-	if f.Class != Status4xx || f.Answer.Status != 400 || string(f.Answer.Body) != text {
-		t.Fatalf("%s %d %s", f.Class, f.Answer.Status, f.Answer.Body)
-	}
+	require.True(t, f.Class == Status4xx && f.Answer.Status == 400 && string(f.Answer.Body) == text,
+		"%s %d %s", f.Class, f.Answer.Status, f.Answer.Body)
 }
 
 func TestErrorEvent_InvalidJSON(t *testing.T) {
 	t.Parallel()
 	f := testLeg(t).JudgeEvent(0, sse.ErrorOf(openai.Chat, []byte("data:{\"error\":00\n\n")))
-	if f.Class != BadAnswer || f.Answer.Own == nil || f.Answer.Own.Status != 502 {
-		t.Fatalf("%s %+v", f.Class, f.Answer)
-	}
+	require.True(t, f.Class == BadAnswer && f.Answer.Own != nil && f.Answer.Own.Status == 502,
+		"%s %+v", f.Class, f.Answer)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The client's own id is used if it can be in a header; otherwise the id is a new UUID. Each attempt has an
@@ -33,9 +34,8 @@ func TestIDs(t *testing.T) {
 	if id := RequestID(http.Header{}); !uuid.MatchString(id) {
 		t.Errorf("without a header: %q", id)
 	}
-	if a, b := Key(), Key(); len(a) != 32 || a == b {
-		t.Errorf("keys %q and %q", a, b)
-	}
+	a, b := Key(), Key()
+	assert.True(t, len(a) == 32 && a != b, "keys %q and %q", a, b)
 }
 
 // Each leg has its own header. Fields of a dialect replace the client's, and change neither the client's
@@ -52,9 +52,8 @@ func TestHeaderOfEachLeg(t *testing.T) {
 	if got := ranked.fields; got.Get("X-Request-Id") != "id-2" || len(got["X-Data-Parallel-Rank"]) != 1 || got.Get("X-Data-Parallel-Rank") != "3" {
 		t.Errorf("with a rank: %v", got)
 	}
-	if o.Header.Get("X-Request-Id") != "mine" || o.Header.Get("X-Data-Parallel-Rank") != "7" {
-		t.Errorf("the client's header was changed: %v", o.Header)
-	}
+	assert.True(t, o.Header.Get("X-Request-Id") == "mine" && o.Header.Get("X-Data-Parallel-Rank") == "7",
+		"the client's header was changed: %v", o.Header)
 	if ranked.Without("X-Tenant"); ranked.fields["X-Tenant"] != nil || plain.fields["X-Tenant"] == nil {
 		t.Error("Without took the field out of another header")
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var errCause = errors.New("cause")
@@ -46,9 +48,7 @@ func TestLeg_AsContext(t *testing.T) {
 	type key struct{}
 	l := newTestLeg(context.WithValue(t.Context(), key{}, "v"))
 	defer l.End()
-	if l.Err() != nil || l.Value(key{}) != "v" {
-		t.Fatalf("running: %v, %v", l.Err(), l.Value(key{}))
-	}
+	require.True(t, l.Err() == nil && l.Value(key{}) == "v", "running: %v, %v", l.Err(), l.Value(key{}))
 	child, cancel := context.WithCancel(l)
 	defer cancel()
 	grandchild, cancel2 := context.WithTimeout(child, time.Hour)
@@ -66,16 +66,13 @@ func TestLeg_AsContext(t *testing.T) {
 	<-grandchild.Done()
 	<-called
 	for _, c := range []context.Context{l, child, grandchild} {
-		if got := context.Cause(c); !errors.Is(got, errCause) {
-			t.Errorf("cause of %T: %v", c, got)
-		}
+		got := context.Cause(c)
+		assert.True(t, errors.Is(got, errCause), "cause of %T: %v", c, got)
 	}
 	late, cancel3 := context.WithCancel(l)
 	defer cancel3()
 	<-late.Done()
-	if !errors.Is(context.Cause(late), errCause) {
-		t.Errorf("cause of a late child: %v", context.Cause(late))
-	}
+	assert.True(t, errors.Is(context.Cause(late), errCause), "cause of a late child: %v", context.Cause(late))
 }
 
 func TestLegDeadlineMoves(t *testing.T) {
@@ -95,9 +92,7 @@ func TestLegDeadlineMoves(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := endedBy(l); got != "no further byte of the answer for 1 s (--idle-timeout)" {
-			t.Errorf("ended by %q", got)
-		}
+		assert.Equal(t, endedBy(l), "no further byte of the answer for 1 s (--idle-timeout)", "ended by")
 	})
 }
 
@@ -125,21 +120,18 @@ func TestLeg_WaitsForPartner(t *testing.T) {
 		waits.SetLimit(IdleLimit(2 * time.Second))
 		time.Sleep(50 * time.Minute)
 		synctest.Wait()
-		if waits.Err() != nil || done.Err() != nil || committed.Err() != nil {
-			t.Errorf("ended while the partner had time: %v, %v, %v", waits.Err(), done.Err(), committed.Err())
-		}
+		assert.True(t, waits.Err() == nil && done.Err() == nil && committed.Err() == nil,
+			"ended while the partner had time: %v, %v, %v", waits.Err(), done.Err(), committed.Err())
 		done.PartnerDone()
 		_ = committed.Commit(false)
 		time.Sleep(900 * time.Millisecond)
-		if done.Err() != nil || committed.Err() != nil {
-			t.Errorf("ended before the limit: %v, %v", done.Err(), committed.Err())
-		}
+		assert.True(t, done.Err() == nil && committed.Err() == nil,
+			"ended before the limit: %v, %v", done.Err(), committed.Err())
 		time.Sleep(200 * time.Millisecond)
 		synctest.Wait()
 		const want = "no byte of an answer for 1 s (--decode-first-byte-timeout)"
-		if endedBy(done) != want || endedBy(committed) != want || waits.Err() != nil {
-			t.Errorf("ended by %q, %q, %v", endedBy(done), endedBy(committed), waits.Err())
-		}
+		assert.True(t, endedBy(done) == want && endedBy(committed) == want && waits.Err() == nil,
+			"ended by %q, %q, %v", endedBy(done), endedBy(committed), waits.Err())
 	})
 }
 
@@ -150,9 +142,7 @@ func TestLeg_ClientGone(t *testing.T) {
 	cancel(errCause)
 	l := newTestLeg(ctx)
 	defer l.End()
-	if !errors.Is(context.Cause(l), errCause) {
-		t.Errorf("ended with %v", context.Cause(l))
-	}
+	assert.True(t, errors.Is(context.Cause(l), errCause), "ended with %v", context.Cause(l))
 }
 
 // Waiting legs are called off by a list that may be slightly out of date. A leg that was committed meanwhile
@@ -198,8 +188,7 @@ func TestEject_OnlyRefusedConnections(t *testing.T) {
 		{dial(netguard.ErrForbidden), NoConnection, BlameStrike},
 	} {
 		c := classOf(tc.err)
-		if r := c.Rule(); c != tc.class || r.Blame != tc.blame || !r.Retry || !r.SameKV {
-			t.Errorf("%v: %s, %+v", tc.err, c, r)
-		}
+		r := c.Rule()
+		assert.True(t, c == tc.class && r.Blame == tc.blame && r.Retry && r.SameKV, "%v: %s, %+v", tc.err, c, r)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const (
@@ -94,9 +95,7 @@ func TestLimit_ResetByBytes(t *testing.T) {
 			time.Sleep(busyTimeout - time.Second)
 			l.Rearm(2 * time.Minute)
 		}
-		if lasted := lifetime(l); lasted != 4*(busyTimeout-time.Second)+busyTimeout {
-			t.Errorf("ended after %s", lasted)
-		}
+		assert.Equal(t, lifetime(l), 4*(busyTimeout-time.Second)+busyTimeout, "ended after")
 	})
 }
 
@@ -152,9 +151,8 @@ func TestLimit_Lease(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if got := endedBy(l); got != "no content, and no proof that the KV cache was read, for 20 s (--kv-lease-budget)" {
-					t.Errorf("ended by %q", got)
-				}
+				assert.Equal(t, endedBy(l), "no content, and no proof that the KV cache was read, for 20 s (--kv-lease-budget)",
+					"ended by")
 				if err := l.Commit(true); err == nil {
 					t.Error("a complete answer is used although decode may have read other blocks")
 				}
@@ -292,9 +290,7 @@ func TestLeg_Overtaken(t *testing.T) {
 		c.wait.Limit = FirstByteLimit(time.Hour)
 		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, c.wait)
 		l.Overtaken(20)
-		if (l.Err() != nil) != c.stuck {
-			t.Errorf("%s: ended %v", name, l.Err())
-		}
+		assert.Equal(t, l.Err() != nil, c.stuck, "%s: ended %v", name, l.Err())
 		l.End()
 	}
 }

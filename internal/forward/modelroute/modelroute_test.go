@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 type source struct{ documents *instance.Documents }
@@ -59,9 +60,8 @@ func TestShares(t *testing.T) {
 		}
 		for i, w := range weights {
 			name, want := string(rune('a'+i)), float64(w)/float64(total)*10_000
-			if math.Abs(float64(counts[name])-want) > 10 || math.Abs(float64(sticky[name])-want) > 150 {
-				t.Errorf("%v: %s got %d, sticky %d, want %.0f", weights, name, counts[name], sticky[name], want)
-			}
+			assert.True(t, !(math.Abs(float64(counts[name])-want) > 10) && !(math.Abs(float64(sticky[name])-want) > 150),
+				"%v: %s got %d, sticky %d, want %.0f", weights, name, counts[name], sticky[name], want)
 		}
 		set(append([]int{weights[0] + total}, weights[1:]...)...)
 		moved := 0
@@ -87,9 +87,7 @@ func TestSticky(t *testing.T) {
 			for range 20 {
 				seen[first(r, c[0], c[1])] = true
 			}
-			if len(seen) != want[i] {
-				t.Errorf("sticky %q, %q: %v", sticky, c, seen)
-			}
+			assert.Len(t, seen, want[i], "sticky %q, %q", sticky, c)
 		}
 	}
 }
@@ -132,8 +130,7 @@ func TestNext_SharesOfPassedOver(t *testing.T) {
 			}
 		}
 		want := float64(moved) * float64(weights[1]) / float64(weights[1]+weights[2])
-		if math.Abs(float64(toB)-want) > 200 || moved == 0 {
-			t.Errorf("%v: b got %d of %d, want %.0f", weights, toB, moved, want)
-		}
+		assert.True(t, !(math.Abs(float64(toB)-want) > 200) && moved != 0,
+			"%v: b got %d of %d, want %.0f", weights, toB, moved, want)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -69,9 +70,7 @@ func TestAnswerHeader(t *testing.T) {
 		}
 		slices.Sort(got)
 		slices.Sort(all)
-		if !slices.Equal(got, all) {
-			t.Errorf("traced %v: %s", traced, strings.Join(got, "; "))
-		}
+		assert.EqualSlices(t, got, all, "traced %v: %s", traced, strings.Join(got, "; "))
 	}
 }
 
@@ -125,7 +124,6 @@ func TestLostLeg_ClientGone(t *testing.T) {
 	a := Answer{Client: Std(goneClient{httptest.NewRecorder()}), Kind: openai.Chat, Log: log}
 	a.Status = http.StatusOK
 	a.breakOff(true, leg.BrokeOff, io.ErrUnexpectedEOF)
-	if a.Outcome != OutcomeClientGone || a.Status != StatusClientGone || a.Failure != "" || !a.Broken {
-		t.Errorf("outcome %q, status %d, failure %q, broken %t", a.Outcome, a.Status, a.Failure, a.Broken)
-	}
+	assert.True(t, a.Outcome == OutcomeClientGone && a.Status == StatusClientGone && a.Failure == "" && a.Broken,
+		"outcome %q, status %d, failure %q, broken %t", a.Outcome, a.Status, a.Failure, a.Broken)
 }

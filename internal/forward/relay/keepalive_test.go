@@ -15,6 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // kept returns an Answer whose client is a recorder.
@@ -43,9 +45,7 @@ func TestKeepAlive_Interval(t *testing.T) {
 			synctest.Wait()
 			a.keep.mu.Lock() // the timer writes to the same buffer
 			defer a.keep.mu.Unlock()
-			if got := w.Body.String(); got != want {
-				t.Fatalf("after %v: %q, want %q", after, got, want)
-			}
+			require.Equal(t, w.Body.String(), want, "after %v", after)
 			w.Body.Reset()
 		}
 		check(9*time.Second, "")
@@ -64,9 +64,7 @@ func TestKeepAlive_Interval(t *testing.T) {
 		check(time.Second, keepAliveComment)
 		a.StopKeepAlive()
 		check(time.Hour, "")
-		if a.KeepAlives() != 4 {
-			t.Errorf("%d keep-alives", a.KeepAlives())
-		}
+		assert.Equal(t, a.KeepAlives(), 4, "keep-alives")
 	})
 }
 
@@ -87,9 +85,7 @@ func TestKeepAlive_Messages(t *testing.T) {
 		synctest.Wait()
 		a.StopKeepAlive()
 		want := keepAliveComment + keepAliveComment + ": X-Pd-Policy: p\n\n" + keepAliveComment + "event: message_start\ndata: {}\n\n" + keepAlivePing
-		if got := w.Body.String(); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		assert.Equal(t, w.Body.String(), want)
 	})
 }
 
@@ -126,13 +122,10 @@ func TestKeepAlive_ErrorEvent(t *testing.T) {
 				}
 				a.SendFailure(&leg.Failure{Class: leg.Status4xx, Answer: tc.answer})
 				time.Sleep(time.Hour)
-				if a.Outcome != tc.outcome || a.Broken != early {
-					t.Errorf("%s, early %v: outcome %s, broken %v", tc.name, early, a.Outcome, a.Broken)
-				}
+				assert.True(t, a.Outcome == tc.outcome && a.Broken == early,
+					"%s, early %v: outcome %s, broken %v", tc.name, early, a.Outcome, a.Broken)
 				if !early {
-					if w.Code != tc.answer.Status || a.Status != w.Code || a.Late != 0 {
-						t.Errorf("%s: status %d", tc.name, w.Code)
-					}
+					assert.True(t, w.Code == tc.answer.Status && a.Status == w.Code && a.Late == 0, "%s: status %d", tc.name, w.Code)
 					return
 				}
 				if got := w.Body.String(); got != keepAliveComment+tc.want || a.Status != http.StatusOK || a.Late != tc.answer.Status {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The model is replaced where an API has it, and nowhere else.
@@ -24,9 +25,7 @@ func TestModelName(t *testing.T) {
 		{openai.Other, "data: [DONE]\n\n", "data: [DONE]\n\n"},
 	} {
 		m := &relay.ModelName{Kind: c.kind, Name: `"x"`}
-		if got := string(m.Rewrite([]byte(c.in))); got != c.wants {
-			t.Errorf("whole: %s, want %s", got, c.wants)
-		}
+		assert.Equal(t, string(m.Rewrite([]byte(c.in))), c.wants, "whole")
 		if got := string(relay.RewriteEvents(m, []byte(c.in))); c.in[len(c.in)-1] == '\n' && got != c.wants {
 			t.Errorf("events: %s, want %s", got, c.wants)
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Later events replace the numbers of earlier ones, prefill reports the cached tokens, and events without
@@ -16,29 +17,20 @@ func TestAnswer_Tokens(t *testing.T) {
 	a.noteEvents([]byte(token + token))
 	a.noteEvents([]byte(token + `data: {"choices":[{"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}` + "\n\n"))
 	a.noteEvents([]byte(`data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":9}}}` + "\n\ndata: [DONE]\n\n"))
-	if want := (response.Tokens{Input: 9, Cached: 9, Output: 3, Finish: "stop"}); a.Tokens != want {
-		t.Errorf("%+v, want %+v", a.Tokens, want)
-	}
+	want := (response.Tokens{Input: 9, Cached: 9, Output: 3, Finish: "stop"})
+	assert.Equal(t, a.Tokens, want)
 	a.Prompted(0, 0) // no prefill
-	if a.Tokens.Cached != 9 {
-		t.Errorf("%+v", a.Tokens)
-	}
+	assert.Equal(t, a.Tokens.Cached, 9, "%+v", a.Tokens)
 	a.Prompted(8, 0)
-	if a.Tokens.Input != 9 || a.Tokens.Cached != 0 {
-		t.Errorf("%+v", a.Tokens)
-	}
+	assert.True(t, a.Tokens.Input == 9 && a.Tokens.Cached == 0, "%+v", a.Tokens)
 	other := Answer{Kind: openai.Other}
 	other.noteEvents([]byte(token))
 	other.noteWhole([]byte(`{"usage":{"prompt_tokens":9}}`))
-	if (other.Tokens != response.Tokens{}) {
-		t.Errorf("%+v of an answer of another kind", other.Tokens)
-	}
+	assert.True(t, (other.Tokens == response.Tokens{}), "%+v of an answer of another kind", other.Tokens)
 }
 
 func TestAnswer_TokensAllocateNothing(t *testing.T) { //nolint:paralleltest // it counts allocations
 	a := Answer{Kind: openai.Chat}
 	batch := []byte(`data: {"choices":[{"index":0,"delta":{"content":"a_reason\":"},"finish_reason":null}]}` + "\n\n")
-	if n := testing.AllocsPerRun(100, func() { a.noteEvents(batch) }); n != 0 {
-		t.Errorf("%v allocations for an event", n)
-	}
+	assert.Equal(t, testing.AllocsPerRun(100, func() { a.noteEvents(batch) }), 0, "allocations for an event")
 }

@@ -1,10 +1,11 @@
 package relay
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const usageEvent = "data: {\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":9}}}\n\n"
@@ -17,17 +18,11 @@ func TestUsageWaitsOnce(t *testing.T) {
 		u := Usage{PrefillDone: make(chan struct{})}
 		begun := time.Now() // by the bubble's clock, which advances while all goroutines wait
 		for range 5 {
-			if got := string(RewriteEvents(&u, []byte(usageEvent))); got != usageEvent {
-				t.Errorf("%q", got)
-			}
+			assert.Equal(t, string(RewriteEvents(&u, []byte(usageEvent))), usageEvent)
 		}
-		if waited := time.Since(begun); waited != usageGrace {
-			t.Errorf("it waited for %v", waited)
-		}
+		assert.Equal(t, time.Since(begun), usageGrace, "it waited for")
 		u.Prefilled([]byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":4}}}`))
-		if got := string(RewriteEvents(&u, []byte(usageEvent))); !strings.Contains(got, `"cached_tokens":4`) {
-			t.Errorf("%q", got)
-		}
+		assert.Contains(t, string(RewriteEvents(&u, []byte(usageEvent))), `"cached_tokens":4`)
 		if u.Prefilled(nil); string(RewriteEvents(&u, []byte(usageEvent))) != usageEvent {
 			t.Error("usage was reset, and is still reported")
 		}

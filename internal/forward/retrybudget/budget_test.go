@@ -3,6 +3,9 @@ package retrybudget
 import (
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestBudget(t *testing.T) {
@@ -17,35 +20,21 @@ func TestBudget(t *testing.T) {
 		}
 		return taken
 	}
-	if n := take(10, 0); n != 4 {
-		t.Fatalf("%d retries without a request, want the burst of 4", n)
-	}
+	require.Equal(t, take(10, 0), 4, "retries without a request")
 	for range 100 {
 		b.Request(now)
 	}
-	if n := take(100, 0); n != 20 {
-		t.Fatalf("%d more for 100 requests, want 20", n)
-	}
-	if n := take(100, 10); n != 6 {
-		t.Fatalf("%d more when 10 were in flight on the lost instance, want 6", n)
-	}
+	require.Equal(t, take(100, 0), 20, "more for 100 requests")
+	require.Equal(t, take(100, 10), 6, "more when 10 were in flight on the lost instance")
 	now = now.Add(9 * time.Second)
-	if n := take(1, 0); n != 0 {
-		t.Fatal("the past 10 s were forgotten too early")
-	}
+	require.Equal(t, take(1, 0), 0, "the past 10 s were forgotten too early")
 	now = now.Add(time.Second)
-	if n := take(100, 0); n != 4 {
-		t.Fatalf("%d after the window, want the burst of 4", n)
-	}
+	require.Equal(t, take(100, 0), 4, "after the window")
 	now = now.Add(time.Hour)
-	if n := take(100, 0); n != 4 {
-		t.Fatalf("%d after an hour, want the burst of 4", n)
-	}
+	require.Equal(t, take(100, 0), 4, "after an hour")
 	var none *Budget
 	none.Request(now)
-	if !none.Take(0) {
-		t.Fatal("no budget means no bound")
-	}
+	require.True(t, none.Take(0), "no budget means no bound")
 }
 
 // If the clock was ahead and is set back, the proxy has retries before that time is reached again.
@@ -59,14 +48,10 @@ func TestBudget_ClockSetBack(t *testing.T) {
 	}
 	now = right
 	b.Request(now)
-	if !b.Take(0) {
-		t.Error("retries of an hour to come count")
-	}
+	assert.True(t, b.Take(0), "retries of an hour to come count")
 	now = now.Add(-time.Second) // a request that is a little late
 	for range 4 {
 		b.Take(0)
 	}
-	if b.Take(0) {
-		t.Error("a second back, and the retries are forgotten")
-	}
+	assert.False(t, b.Take(0), "a second back, and the retries are forgotten")
 }

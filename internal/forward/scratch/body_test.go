@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -18,12 +19,10 @@ func TestBodyClasses(t *testing.T) {
 	last := -1
 	for n := int64(minPooledBody); n <= maxPooledBody; n += 1 + n/97 {
 		class, size, ok := bodyClass(n)
-		if !ok || int64(size) < n || int64(size) > n+n/bodySteps+1 {
-			t.Fatalf("%d bytes: class %d of %d bytes, %v", n, class, size, ok)
-		}
-		if class < last || class >= len(bodyPools) {
-			t.Fatalf("%d bytes: class %d after %d of %d", n, class, last, len(bodyPools))
-		}
+		require.True(t, ok && int64(size) >= n && int64(size) <= n+n/bodySteps+1,
+			"%d bytes: class %d of %d bytes, %v", n, class, size, ok)
+		require.True(t, class >= last && class < len(bodyPools),
+			"%d bytes: class %d after %d of %d", n, class, last, len(bodyPools))
 		last = class
 		// A buffer returns to its own class.
 		if again, same, ok := bodyClass(int64(size)); !ok || again != class || same != size {
@@ -68,13 +67,10 @@ func TestBodyMemory_FollowsBytesReceived(t *testing.T) {
 			var b Bodies
 			body, err := b.Read(io.MultiReader(strings.NewReader(strings.Repeat("x", c.came)),
 				iotest.ErrReader(errCut)), int64(c.announced))
-			if !errors.Is(err, errCut) || len(body.Bytes()) != c.came {
-				t.Fatalf("%d bytes, %v", len(body.Bytes()), err)
-			}
+			require.True(t, errors.Is(err, errCut) && len(body.Bytes()) == c.came, "%d bytes, %v", len(body.Bytes()), err)
 			held, _, _ := b.Memory()
-			if len(*body.pooled) > c.most || held != int64(len(*body.pooled)) {
-				t.Errorf("%d bytes held, %d counted, want no more than %d", len(*body.pooled), held, c.most)
-			}
+			assert.True(t, len(*body.pooled) <= c.most && held == int64(len(*body.pooled)),
+				"%d bytes held, %d counted, want no more than %d", len(*body.pooled), held, c.most)
 			end(t, &b, body)
 		})
 	}
@@ -90,9 +86,7 @@ func TestMemoryOfOneBody(t *testing.T) {
 			b := NewBodies(int64(1 + most))
 			b.held.Store(1)
 			body, err := b.Read(bytes.NewReader(make([]byte, n)), int64(length))
-			if err != nil {
-				t.Errorf("a body of %d bytes, %d announced, takes more than %d: %v", n, length, most, err)
-			}
+			assert.NoError(t, err, "a body of %d bytes, %d announced, takes more than %d", n, length, most)
 			b.held.Add(-1)
 			end(t, b, body)
 		}
@@ -122,9 +116,8 @@ func TestReadAnnounced(t *testing.T) {
 		} {
 			var b Bodies
 			body, err := b.Read(r, int64(n))
-			if err != nil || !bytes.Equal(body.Bytes(), sent) {
-				t.Errorf("%d bytes, %s: %d bytes came, %v", n, name, len(body.Bytes()), err)
-			}
+			assert.True(t, err == nil && bytes.Equal(body.Bytes(), sent),
+				"%d bytes, %s: %d bytes came, %v", n, name, len(body.Bytes()), err)
 			end(t, &b, body)
 		}
 		for _, cut := range []int{0, min(firstBuffer, n-1), n - 1} {
@@ -134,16 +127,13 @@ func TestReadAnnounced(t *testing.T) {
 				want = io.EOF
 			}
 			body, err := b.Read(bytes.NewReader(sent[:cut]), int64(n))
-			if !errors.Is(err, want) || len(body.Bytes()) != cut {
-				t.Errorf("%d of %d bytes: %d came, %v", cut, n, len(body.Bytes()), err)
-			}
+			assert.True(t, errors.Is(err, want) && len(body.Bytes()) == cut,
+				"%d of %d bytes: %d came, %v", cut, n, len(body.Bytes()), err)
 			end(t, &b, body)
 		}
 		var b Bodies
 		body, err := b.Read(io.MultiReader(bytes.NewReader(sent), strings.NewReader("y")), int64(n))
-		if !errors.Is(err, errSurplus) {
-			t.Errorf("%d bytes and one more: %v", n, err)
-		}
+		assert.True(t, errors.Is(err, errSurplus), "%d bytes and one more: %v", n, err)
 		end(t, &b, body)
 	}
 }
@@ -158,9 +148,7 @@ func TestBody_NotReusedWhileRead(t *testing.T) {
 		body, err := b.Read(strings.NewReader(strings.Repeat("x", size)), size)
 		require.NoError(t, err)
 		first := &body.Bytes()[0]
-		if seen[first] {
-			t.Fatal("the same memory again")
-		}
+		require.False(t, seen[first], "the same memory again")
 		seen[first] = true
 		body.Release(false)
 	}
@@ -179,9 +167,8 @@ func TestReadUnannounced(t *testing.T) {
 		} {
 			var b Bodies
 			body, err := b.Read(r, -1)
-			if err != nil || !bytes.Equal(body.Bytes(), want) {
-				t.Errorf("%d bytes, %s: %d bytes came, %v", n, name, len(body.Bytes()), err)
-			}
+			assert.True(t, err == nil && bytes.Equal(body.Bytes(), want),
+				"%d bytes, %s: %d bytes came, %v", n, name, len(body.Bytes()), err)
 			held, _, _ := b.Memory()
 			if n < minPooledBody && held != 0 || n > minPooledBody && (held != int64(cap(body.Bytes())) || held > int64(2*n)) {
 				t.Errorf("%d bytes, %s: %d bytes are counted, the buffer has %d", n, name, held, cap(body.Bytes()))
@@ -190,9 +177,7 @@ func TestReadUnannounced(t *testing.T) {
 		}
 		var b Bodies
 		body, err := b.Read(io.MultiReader(bytes.NewReader(want), iotest.ErrReader(errCut)), -1)
-		if !errors.Is(err, errCut) {
-			t.Errorf("%d bytes and an error: %v", n, err)
-		}
+		assert.True(t, errors.Is(err, errCut), "%d bytes and an error: %v", n, err)
 		end(t, &b, body)
 	}
 }
@@ -220,9 +205,7 @@ func TestTruncatedBody_NotComplete(t *testing.T) {
 	for _, n := range []int{0, 10, minPooledBody, 100 << 10, 1 << 20} {
 		var b Bodies
 		body, err := b.Read(io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(cut)), -1)
-		if err == nil {
-			t.Errorf("%d bytes and a cut are taken for a whole body", n)
-		}
+		assert.True(t, err != nil, "%d bytes and a cut are taken for a whole body", n)
 		end(t, &b, body)
 	}
 }

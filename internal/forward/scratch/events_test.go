@@ -3,14 +3,14 @@ package scratch
 import (
 	"bytes"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // read simulates one read of a stream: k bytes of value v.
 func (e *Events) read(t *testing.T, v byte, k int) {
 	t.Helper()
-	if e.MakeSpace(0) != nil {
-		t.Fatal("no memory for a small event")
-	}
+	require.NoError(t, e.MakeSpace(0), "no memory for a small event")
 	if k > len(e.Buf)-e.N {
 		k = len(e.Buf) - e.N
 	}
@@ -24,9 +24,7 @@ func TestEventBuffer_Resizes(t *testing.T) {
 	defer func() { e.Release() }()
 	size := func(want int, when string) {
 		t.Helper()
-		if len(e.Buf) != want {
-			t.Fatalf("%s: %d bytes, want %d", when, len(e.Buf), want)
-		}
+		require.Equal(t, len(e.Buf), want, "%s: bytes", when)
 	}
 	for range 3 {
 		e.read(t, 'a', 300)
@@ -77,12 +75,8 @@ func TestEventBuffer_GrowsToLimit(t *testing.T) {
 		}
 		total, e.N = len(e.Buf), len(e.Buf)
 	}
-	if total != MaxEvent {
-		t.Fatalf("grew to %d", total)
-	}
+	require.Equal(t, total, MaxEvent, "grew to")
 	for i := range total {
-		if e.Buf[i] != byte(i) {
-			t.Fatalf("byte %d is %d", i, e.Buf[i])
-		}
+		require.Equal(t, e.Buf[i], byte(i), "byte %d", i)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestStages_Consecutive(t *testing.T) {
@@ -66,8 +67,7 @@ func TestStages_Consecutive(t *testing.T) {
 			got[i] = int(d.Milliseconds())
 			sum += d
 		}
-		if got != tc.want || sum != 100*time.Millisecond {
-			t.Errorf("%s: %v, want %v; together %v", tc.name, got, tc.want, sum)
-		}
+		assert.True(t, got == tc.want && sum == 100*time.Millisecond,
+			"%s: %v, want %v; together %v", tc.name, got, tc.want, sum)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -195,13 +196,9 @@ func TestStatus_FormerTarget(t *testing.T) {
 			o.Done(0, 0, 0)
 		}
 		r.pass(time.Minute)
-		if got := r.models(); !slices.Equal(got, []string{"m", target.Queue}) {
-			t.Errorf("after a minute: %q", got)
-		}
+		assert.EqualSlices(t, r.models(), []string{"m", target.Queue}, "after a minute")
 		r.pass(time.Hour)
-		if got := r.models(); !slices.Equal(got, []string{"m"}) {
-			t.Errorf("after an hour: %q", got)
-		}
+		assert.EqualSlices(t, r.models(), []string{"m"}, "after an hour")
 	}
 }
 
@@ -218,18 +215,12 @@ func TestStatus_ModelWithoutEngines(t *testing.T) {
 	r.mu.Lock()
 	r.now = r.now.Add(time.Second) // its plan is outdated
 	r.mu.Unlock()
-	if got := r.models(); !slices.Equal(got, []string{"m", "other"}) {
-		t.Errorf("a request waits: %q", got)
-	}
+	assert.EqualSlices(t, r.models(), []string{"m", "other"}, "a request waits")
 	r.pass(time.Second) // the waiting request is dispatched: the proxy refuses it for lack of engines
-	if got := r.models(); !slices.Equal(got, []string{"m"}) {
-		t.Errorf("no request waits: %q", got)
-	}
+	assert.EqualSlices(t, r.models(), []string{"m"}, "no request waits")
 	r.prefill["other"] = engines
 	r.pass(time.Second)
-	if got := r.models(); !slices.Equal(got, []string{"m", "other"}) {
-		t.Errorf("its engines are back: %q", got)
-	}
+	assert.EqualSlices(t, r.models(), []string{"m", "other"}, "its engines are back")
 }
 
 func TestFastPath(t *testing.T) {
@@ -269,9 +260,8 @@ func TestCacheMissShare_InRange(t *testing.T) {
 			q := admission.Request{Model: "m", Class: admission.Default, Prompt: 100}
 			require.NoError(t, r.Admit(t.Context(), &q))
 			q.Done(100, uncached, 10)
-			if miss := r.Miss("m"); miss < 0 || miss > 1 {
-				t.Fatalf("after %d uncached tokens of 100: %v", uncached, miss)
-			}
+			miss := r.Miss("m")
+			require.True(t, miss >= 0 && miss <= 1, "after %d uncached tokens of 100: %v", uncached, miss)
 		}
 	}
 }
@@ -301,9 +291,7 @@ func TestRun_SharesPlan(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 		}
-		if plans < 10 || plans > 13 {
-			t.Errorf("%d plans in 10 s", plans)
-		}
+		assert.True(t, plans >= 10 && plans <= 13, "%d plans in 10 s", plans)
 		cancel()
 		<-ended
 	})
@@ -323,18 +311,13 @@ func TestBounds(t *testing.T) {
 		first := r.send(of(admission.Default))
 		batch := []*one{r.send(of(admission.Batch)), r.send(of(admission.Batch))}
 		second := r.send(of(admission.Default))
-		if got := refused(batch[1].end(t)); got != admission.ReasonFull {
-			t.Errorf("%s: the newest of the lowest class: %s", name, got)
-		}
+		assert.Equal(t, refused(batch[1].end(t)), admission.ReasonFull, "%s: the newest of the lowest class", name)
 		batch[0].waits(t)
 		third := r.send(of(admission.Default))
-		if got := refused(batch[0].end(t)); got != admission.ReasonFull {
-			t.Errorf("%s: %s", name, got)
-		}
+		assert.Equal(t, refused(batch[0].end(t)), admission.ReasonFull, name)
 		third.waits(t)
-		if got := refused(r.send(of(admission.Default)).end(t)); got != admission.ReasonFull {
-			t.Errorf("%s: no lower class is left: %s", name, got)
-		}
+		assert.Equal(t, refused(r.send(of(admission.Default)).end(t)), admission.ReasonFull,
+			"%s: no lower class is left", name)
 		first.waits(t)
 		second.waits(t)
 	}
@@ -390,9 +373,7 @@ func TestBounds_RefusesOnlyIfUseful(t *testing.T) {
 	batch := r.send(of(admission.Batch))
 	large := of(admission.Interactive)
 	large.Bytes = 40
-	if got := refused(r.send(large).end(t)); got != admission.ReasonFull {
-		t.Error(got)
-	}
+	assert.Equal(t, refused(r.send(large).end(t)), admission.ReasonFull)
 	batch.waits(t)
 }
 
@@ -411,12 +392,8 @@ func TestUnreportedPrompt(t *testing.T) {
 		}
 		return 0
 	}
-	if got := attained(func(q *admission.Request) { q.Done(0, 0, 10) }); got != 200+2*10 {
-		t.Error(got)
-	}
-	if got := attained((*admission.Request).Release); got != 0 {
-		t.Error(got)
-	}
+	assert.Equal(t, attained(func(q *admission.Request) { q.Done(0, 0, 10) }), 200+2*10)
+	assert.Equal(t, attained((*admission.Request).Release), 0)
 }
 
 // At its deadline, a request is dispatched. It is refused if engines
@@ -447,9 +424,7 @@ func TestDeadline(t *testing.T) {
 		r.pass(tc.after - time.Millisecond)
 		o.waits(t)
 		r.pass(2 * time.Millisecond)
-		if got := refused(o.end(t)); got != tc.want {
-			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
-		}
+		assert.Equal(t, refused(o.end(t)), tc.want, tc.name)
 	}
 }
 
@@ -486,9 +461,7 @@ func TestPromptTooLongForItsDeadline(t *testing.T) {
 			r.prefill["m"].Waiting.Store(0)
 			r.Wake()
 		}
-		if got := refused(o.end(t)); got != tc.want {
-			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
-		}
+		assert.Equal(t, refused(o.end(t)), tc.want, tc.name)
 	}
 }
 
@@ -504,9 +477,7 @@ func TestDeadlinesOfMany(t *testing.T) {
 		first, other := r.send(q), r.send(second)
 		r.full(r.prefill["m"], 0, 0, 0)
 		r.pass(cmp.Or(timeout, 2*time.Minute) + time.Millisecond)
-		if err := first.end(t); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, first.end(t))
 		if timeout == 0 {
 			other.waits(t)
 		} else if got := refused(other.end(t)); got != admission.ReasonDeadline {
@@ -535,16 +506,10 @@ func TestDeadlinesOfKeys(t *testing.T) {
 	own := send("a", time.Minute+500*time.Millisecond) // its deadline is half a second after that of the third
 	r.full(r.prefill["m"], 0, 0, 0)
 	r.pass(time.Minute + time.Second)
-	if err := first.end(t); err != nil {
-		t.Error(err)
-	}
-	if got := refused(own.end(t)); got != admission.ReasonDeadline {
-		t.Errorf("the one with its own deadline is not refused: %s", got)
-	}
+	assert.NoError(t, first.end(t))
+	assert.Equal(t, refused(own.end(t)), admission.ReasonDeadline, "the one with its own deadline is not refused")
 	r.pass(time.Second)
-	if err := second.end(t); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, second.end(t))
 	third.waits(t)
 }
 
@@ -556,15 +521,11 @@ func TestSaturation(t *testing.T) {
 	waits := r.send(of(admission.Interactive))
 	other := of(admission.Batch)
 	other.Model = "other"
-	if err := r.send(other).end(t); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, r.send(other).end(t))
 	waits.waits(t)
 	r.prefill["m"].Waiting.Store(0)
 	r.Wake()
-	if err := waits.end(t); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, waits.end(t))
 	for name, change := range map[string]func(p, d *policy.Load){
 		"prefill":            func(p, _ *policy.Load) { p.Waiting.Store(300) },
 		"an older proxy":     func(p, _ *policy.Load) { p.Others.Waiting.Store(300) },
@@ -607,18 +568,15 @@ func TestShare(t *testing.T) {
 		r.busy("m")
 		r.send(of(admission.Default)).waits(t)
 		r.SetOthers(tc.others)
-		if got := r.Status()[0].Share; math.Abs(got-tc.want) > 0.01 {
-			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
-		}
+		got := r.Status()[0].Share
+		assert.True(t, math.Abs(got-tc.want) <= 0.01, "%s: %v, want %v", tc.name, got, tc.want)
 	}
 	// A proxy without a backlog has a share, too.
 	r := newRig(t, nil)
 	require.NoError(t, r.send(of(admission.Default)).end(t))
 	r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 1e6)}}})
 	r.pass(time.Second)
-	if got := r.Status()[0].Share; got != 0.05 {
-		t.Errorf("without a backlog: %v, want 0.05", got)
-	}
+	assert.Equal(t, r.Status()[0].Share, 0.05, "without a backlog")
 	// The first waiting request gets the share of its backlog at once.
 	r.prefill["m"].Waiting.Store(150)
 	require.NoError(t, r.send(of(admission.Interactive)).end(t))
@@ -668,9 +626,7 @@ func TestShare_BacklogOfAnotherModel(t *testing.T) {
 func TestWaitingTokens_OtherProxies(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil) // cost of a request: 100 and twice 10
-	if got := r.Elsewhere(); len(got) != 0 {
-		t.Errorf("%v without other proxies", got)
-	}
+	assert.Len(t, r.Elsewhere(), 0, "without other proxies")
 	r.SetOthers(&admission.Others{
 		Queues: [][]admission.Entry{
 			{{Model: "m", Class: admission.Batch, Key: "a", Backlog: 1200}, {Model: "other", Key: "a", Backlog: 120, Attained: 9}},
@@ -678,9 +634,8 @@ func TestWaitingTokens_OtherProxies(t *testing.T) {
 		},
 		Attained: []admission.Entry{{Model: "m", Key: "a", Attained: 1000}},
 	})
-	if got := r.Elsewhere(); len(got) != 2 || math.Abs(got["m"]-1500) > 0.1 || math.Abs(got["other"]-100) > 0.1 {
-		t.Errorf("%v", got)
-	}
+	got := r.Elsewhere()
+	assert.True(t, len(got) == 2 && math.Abs(got["m"]-1500) <= 0.1 && math.Abs(got["other"]-100) <= 0.1, "%v", got)
 }
 
 // A key's service in other proxies counts from its first request here, and only once.
@@ -701,9 +656,7 @@ func TestFirstRequestOfKey(t *testing.T) {
 	b := send("b")
 	r.prefill["m"].Waiting.Store(0) // one of them fits
 	r.Wake()
-	if err := b.end(t); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, b.end(t))
 	a.waits(t)
 }
 
@@ -766,14 +719,10 @@ func TestAgain_LeavesItsStreams(t *testing.T) {
 			return true
 		}
 		for i := range 8 {
-			if !fits() {
-				t.Fatalf("request %d does not fit", i)
-			}
+			require.True(t, fits(), "request %d does not fit", i)
 		}
 		time.Sleep(2 * time.Second)
-		if fits() {
-			t.Error("requests that are sent again do not count")
-		}
+		assert.False(t, fits(), "requests that are sent again do not count")
 	})
 }
 
@@ -818,9 +767,7 @@ func TestDecodeSlots(t *testing.T) {
 	served := func() {
 		t.Helper()
 		o := r.send(admission.Request{})
-		if err := o.end(t); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, o.end(t))
 		o.Done(0, 0, 0)
 	}
 	report := func(running, waiting, deferred, fetched float64) {
@@ -855,9 +802,7 @@ func TestDecodeSlots(t *testing.T) {
 	waits.waits(t)
 	d.Engine.Store(&policy.Engine{All: policy.Rank{Running: 16}})
 	r.pass(2 * time.Second)
-	if err := waits.end(t); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, waits.end(t))
 	waits.Done(0, 0, 0)
 	// It restarted without a report while the queue was idle, possibly with another --max-num-seqs.
 	d.Engine.Store(nil)

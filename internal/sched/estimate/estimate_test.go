@@ -9,6 +9,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const name = "m"
@@ -51,9 +53,8 @@ func TestDecisions(t *testing.T) {
 		if !got.DecodeOnly {
 			stall = 0
 		}
-		if math.Abs(got.Stall-stall) > 0.01*stall {
-			t.Errorf("%s: streams wait %v s, want %v", tc.name, got.Stall, stall)
-		}
+		assert.True(t, math.Abs(got.Stall-stall) <= 0.01*stall,
+			"%s: streams wait %v s, want %v", tc.name, got.Stall, stall)
 		if got.Stall = 0; got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
 		}
@@ -72,25 +73,17 @@ func TestMonotonic(t *testing.T) {
 		before := false
 		for queued := 0.0; queued < 20000; queued += 500 {
 			is := ask(estimate.Prefill{Uncached: tokens, Queued: queued}, estimate.Decode{Tokens: tokens, Running: 3})
-			if before && !is {
-				t.Errorf("%v tokens: not alone any more with %v queued", tokens, queued)
-			}
+			assert.False(t, before && !is, "%v tokens: not alone any more with %v queued", tokens, queued)
 			before = is
 		}
-		if !before {
-			t.Errorf("%v tokens wait behind everything", tokens)
-		}
+		assert.True(t, before, "%v tokens wait behind everything", tokens)
 		before = true
 		for running := 0.0; running < 100; running++ {
 			is := ask(estimate.Prefill{Uncached: tokens, Queued: 500}, estimate.Decode{Tokens: tokens, Running: running})
-			if is && !before {
-				t.Errorf("%v tokens: alone again beside %v streams", tokens, running)
-			}
+			assert.False(t, is && !before, "%v tokens: alone again beside %v streams", tokens, running)
 			before = is
 		}
-		if before {
-			t.Errorf("%v tokens disturb the running streams", tokens)
-		}
+		assert.False(t, before, "%v tokens disturb the running streams", tokens)
 	}
 }
 
@@ -99,9 +92,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)
 	p := estimate.Prefill{Address: "p", Uncached: 100}
-	if got := e.Decide(name, p, 100); got != (estimate.Decision{Reason: estimate.Learning}) {
-		t.Fatalf("knows nothing and says %+v", got)
-	}
+	require.Equal(t, e.Decide(name, p, 100), (estimate.Decision{Reason: estimate.Learning}), "without a sample")
 	for range 4 {
 		e.Prefilled(name, p, 100*time.Millisecond)
 		e.Handed(name, estimate.Decode{Address: "d", Tokens: 100}, 20*time.Millisecond)
@@ -110,9 +101,8 @@ func TestLearnsAndExplores(t *testing.T) {
 	for range 64 {
 		count[e.Decide(name, p, 100)]++
 	}
-	if count[estimate.Decision{DecodeOnly: true, Reason: bypass.Explore}] != 8 || len(count) != 2 {
-		t.Fatalf("without a sample of decode alone: %v", count)
-	}
+	require.True(t, count[estimate.Decision{DecodeOnly: true, Reason: bypass.Explore}] == 8 && len(count) == 2,
+		"without a sample of decode alone: %v", count)
 	for range 4 {
 		e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: 100}, 100*time.Millisecond)
 	}
@@ -141,9 +131,7 @@ func TestExplore_WorseWithinLimit(t *testing.T) {
 		for range 64 {
 			tried = tried || e.Decide(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == bypass.Explore
 		}
-		if tried != tc.want {
-			t.Errorf("%v tokens wait at decode: tried %t", tc.queued, tried)
-		}
+		assert.Equal(t, tried, tc.want, "%v tokens wait at decode: tried", tc.queued)
 	}
 }
 
@@ -159,9 +147,7 @@ func TestHysteresis(t *testing.T) {
 		queued float64
 		want   bool
 	}{{480, false}, {540, false}, {700, true}, {480, true}, {420, true}, {300, false}, {480, false}} {
-		if got := at(step.queued); got != step.want {
-			t.Fatalf("%v queued: alone %v, want %v", step.queued, got, step.want)
-		}
+		require.Equal(t, at(step.queued), step.want, "%v queued: alone", step.queued)
 	}
 }
 
@@ -173,16 +159,12 @@ func TestRobust(t *testing.T) {
 		return e.Confirm(name, estimate.Decision{DecodeOnly: true}, estimate.Prefill{Address: "p", Uncached: 100}, estimate.Decode{Address: "d", Tokens: 50}).DecodeOnly
 	}
 	e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: 300}, time.Hour)
-	if !ask() {
-		t.Error("an hour that one request took is believed")
-	}
+	assert.True(t, ask(), "an hour that one request took is believed")
 	for i := range 100 {
 		tokens := float64(50 + 50*(i%5))
 		e.ServedDecodeOnly(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*20*time.Millisecond)
 	}
-	if ask() {
-		t.Error("slow decode was not noticed")
-	}
+	assert.False(t, ask(), "slow decode was not noticed")
 }
 
 // Estimates of unused models are removed after a while; those of used ones are kept.
@@ -209,11 +191,8 @@ func TestForgetsUnusedModels(t *testing.T) {
 				t.Errorf("an adapter that was used %d days ago is not known", days-day)
 			}
 		}
-		if left > 15 {
-			t.Errorf("%d of %d adapters are known, of which one a day was used", left, days)
-		}
-		if got := e.Rates(name, "p").Prefill.Samples; got != 4*days {
-			t.Errorf("the model that is used every day has %d samples, want %d", got, 4*days)
-		}
+		assert.True(t, left <= 15, "%d of %d adapters are known, of which one a day was used", left, days)
+		got := e.Rates(name, "p").Prefill.Samples
+		assert.True(t, got == 4*days, "the model that is used every day has %d samples, want %d", got, 4*days)
 	})
 }

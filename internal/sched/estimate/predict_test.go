@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestPredictions(t *testing.T) {
@@ -24,9 +25,7 @@ func TestPredictions(t *testing.T) {
 	}
 	near := func(what string, got, want float64) {
 		t.Helper()
-		if math.Abs(got-want) > 0.02*want {
-			t.Errorf("%s: %v, want %v", what, got, want)
-		}
+		assert.True(t, math.Abs(got-want) <= 0.02*want, "%s: %v, want %v", what, got, want)
 	}
 	for _, address := range []string{"", "p", "another"} {
 		r := e.Rates(name, address)
@@ -34,9 +33,8 @@ func TestPredictions(t *testing.T) {
 		near("time per token of 4 streams", r.TimePerToken(4), 0.013)
 		near("time per token of 40 streams", r.TimePerToken(40), 0.049)
 		near("uncached", r.Uncached, 379) // mean of the last 16
-		if r.Samples() != 32 || r.Prefill.Samples != 32 || r.Token.Samples != 64 {
-			t.Errorf("%d samples: %+v", r.Samples(), r)
-		}
+		assert.True(t, r.Samples() == 32 && r.Prefill.Samples == 32 && r.Token.Samples == 64,
+			"%d samples: %+v", r.Samples(), r)
 	}
 	r := estimate.Rates{Output: 50}
 	for _, tc := range []struct {
@@ -49,9 +47,8 @@ func TestPredictions(t *testing.T) {
 		{estimate.KV{Held: 500, Streams: 2, Capacity: 1000, Usage: 0.7}, 0.7},
 		{estimate.KV{Held: 900, Streams: 4, Capacity: 1000}, 1.1},
 	} {
-		if got := r.KVUse(tc.kv); math.Abs(got-tc.want) > 1e-9 {
-			t.Errorf("%+v: %v, want %v", tc.kv, got, tc.want)
-		}
+		got := r.KVUse(tc.kv)
+		assert.True(t, math.Abs(got-tc.want) <= 1e-9, "%+v: %v, want %v", tc.kv, got, tc.want)
 	}
 }
 
@@ -82,11 +79,8 @@ func TestPace(t *testing.T) {
 		{Role: instance.Prefill, Address: "x"}: {Samples: 2, Seconds: 2, Work: 600},
 		{Role: instance.Decode, Address: "x"}:  {Samples: 2, Seconds: .2, Work: 8},
 	} {
-		if got := e.Pace(k); got != want {
-			t.Errorf("%s: %+v, want %+v", k, got, want)
-		}
+		assert.Equal(t, e.Pace(k), want, k)
 	}
-	if got := e.Pace(instance.Key{Role: instance.Decode, Address: "y"}); got != (instance.ListedPace{}) {
-		t.Errorf("without samples: %+v", got)
-	}
+	assert.Equal(t, e.Pace(instance.Key{Role: instance.Decode, Address: "y"}), (instance.ListedPace{}),
+		"without samples")
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Shares sum to the limit, none is negative, and none exceeds its demand
@@ -36,14 +38,11 @@ func TestShares(t *testing.T) {
 					if s < 0 || total >= limit && s > demands[i]+1e-9 || total < limit && s < demands[i] {
 						t.Fatalf("share %d of %g by %v: %g", i, limit, demands, s)
 					}
-					if w < 1 || float64(w) > s+1.001 {
-						t.Fatalf("whole share %d of %g by %v: %d", i, limit, demands, w)
-					}
+					require.True(t, w >= 1 && float64(w) <= s+1.001, "whole share %d of %g by %v: %d", i, limit, demands, w)
 					sum, whole = sum+s, whole+w
 				}
-				if math.Abs(sum-limit) > 1e-6 || whole < int64(limit) || whole > int64(limit)+int64(n)-1 {
-					t.Fatalf("%g by %v: %g, whole %d", limit, demands, sum, whole)
-				}
+				require.True(t, math.Abs(sum-limit) <= 1e-6 && whole >= int64(limit) && whole <= int64(limit)+int64(n)-1,
+					"%g by %v: %g, whole %d", limit, demands, sum, whole)
 			}
 		}
 	}
@@ -249,9 +248,8 @@ func TestFleet_MissingCounts(t *testing.T) {
 			}
 			least, most := f.minutes(start, false)
 			t.Logf("%d numbers: %.1f to %.1f %%", rates, 100*least/limit, 100*most/limit)
-			if least < 0.95*limit || most > 1.05*limit {
-				t.Errorf("%d numbers: %g to %g in a minute", rates, least, most)
-			}
+			assert.True(t, least >= 0.95*limit && most <= 1.05*limit,
+				"%d numbers: %g to %g in a minute", rates, least, most)
 		})
 	}
 }
@@ -269,9 +267,8 @@ func TestFleet_Tokens(t *testing.T) {
 			f.run(4*time.Minute, all, 100)
 			least, most := f.minutes(start, true)
 			t.Logf("%d proxies: %.1f to %.1f %%", n, 100*least/limit, 100*most/limit)
-			if least < 0.95*limit || most > 1.05*limit {
-				t.Errorf("%d proxies: %g to %g tokens in a minute, limit %d", n, least, most, limit)
-			}
+			assert.True(t, least >= 0.95*limit && most <= 1.05*limit,
+				"%d proxies: %g to %g tokens in a minute, limit %d", n, least, most, limit)
 		})
 	}
 }
@@ -292,9 +289,7 @@ func TestReserve(t *testing.T) {
 			if refusal != nil {
 				is = fmt.Sprint(refusal.Kind, " ", refusal.Limit, " ", refusal.Wait.Round(time.Second))
 			}
-			if is != want {
-				t.Fatalf("%q, want %q", is, want)
-			}
+			require.Equal(t, is, want)
 			return ticket
 		}
 		first := reserve("")
@@ -385,12 +380,9 @@ func TestUsage_ClockSetBack(t *testing.T) {
 		p := new(keylimit.Table)
 		p.Count("k", keylimit.Usage{Input: 100})
 		p.ShiftUse(-59)
-		if got := p.Usage(); len(got) != 1 || got[0].Hour.Input != 100 {
-			t.Errorf("59 minutes later: %+v", got)
-		}
+		got := p.Usage()
+		assert.True(t, len(got) == 1 && got[0].Hour.Input == 100, "59 minutes later: %+v", got)
 		p.ShiftUse(59 + 1e6)
-		if got := p.Usage(); len(got) != 0 {
-			t.Errorf("after the clock was set back: %+v", got)
-		}
+		assert.Len(t, p.Usage(), 0, "after the clock was set back")
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // fleet returns candidates with these weights.
@@ -85,9 +86,8 @@ func TestShareIsByWeight(t *testing.T) {
 			for _, at := range []float64{0.001, 0.5, 0.999} {
 				point := (float64(begins) + at*float64(w)) / float64(total)
 				i, from := c.Share(point)
-				if i != want || from > point || from+c.Part(i) < point {
-					t.Errorf("%v: at %g is %d from %g, want %d", weights, point, i, from, want)
-				}
+				assert.True(t, i == want && from <= point && from+c.Part(i) >= point,
+					"%v: at %g is %d from %g, want %d", weights, point, i, from, want)
 			}
 			begins += w
 		}
@@ -106,9 +106,8 @@ func TestCandidates_SomeSameAsAll(t *testing.T) {
 		for i := range list {
 			parts.Add(i, list[i].Weight)
 		}
-		if whole.Len() != parts.Len() || whole.Even() != parts.Even() || whole.total != parts.total {
-			t.Errorf("%+v and %+v", whole, parts)
-		}
+		assert.True(t, whole.Len() == parts.Len() && whole.Even() == parts.Even() && whole.total == parts.total,
+			"%+v and %+v", whole, parts)
 		for i := range list {
 			if whole.At(i) != parts.At(i) || whole.Index(i) != parts.Index(i) || whole.Weight(i) != parts.Weight(i) {
 				t.Errorf("%v: %d differs", weights, i)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engine publishes the events of one instance: blocks of four tokens, each token a byte.
@@ -51,7 +53,8 @@ func (e engine) says(event kvevents.Event) {
 // name returns the engine's name of a block, which is opaque to the proxy.
 func name(text []byte) kvevents.Hash { return kvevents.Hash(hashText(string(text)) ^ 0x5555) }
 
-func follow(t *testing.T, list []Candidate) (*kvindex.Index, []engine) {
+// follow returns a policy that knows the blocks of the candidates, and their engines.
+func follow(t *testing.T, list []Candidate) (Policy, []Candidate, []engine) {
 	t.Helper()
 	x := kvindex.New(nil)
 	engines := make([]engine, len(list))
@@ -60,7 +63,7 @@ func follow(t *testing.T, list []Candidate) (*kvindex.Index, []engine) {
 		x.Apply(engines[i].at, &kvevents.Batch{})
 		x.SetLive(engines[i].at, true)
 	}
-	return x, engines
+	return newKVAware(Options{Caches: x}), list, engines
 }
 
 // turn makes a choice, and passes the policy the tokens that it wants to learn.
@@ -78,9 +81,7 @@ func turn(p Policy, list []Candidate, text []byte) (at, cached int, asked bool) 
 // Evicted tokens are no longer expected in the cache; tokens computed for other proxies are.
 func TestKVAware_FollowsEngineEvents(t *testing.T) {
 	t.Parallel()
-	list := fleet(1, 1, 1)
-	x, engines := follow(t, list)
-	p := newKVAware(Options{Caches: x})
+	p, list, engines := follow(t, fleet(1, 1, 1))
 	other := prompt(99, 6000)
 	engines[0].stores(other) // so that its block size is known
 	text := prompt(1, 8000)
@@ -95,17 +96,13 @@ func TestKVAware_FollowsEngineEvents(t *testing.T) {
 		engines[at].stores(text[:n])
 	}
 	_, cached, _ := turn(p, list, text)
-	if cached < 7000 {
-		t.Fatalf("%d tokens are expected at home", cached)
-	}
+	require.True(t, cached >= 7000, "%d tokens are expected at home", cached)
 	// It evicts all but 100 blocks; another proxy sends the text to another instance.
 	engines[home].evicts(text, 100)
 	away := (home + 1) % 3
 	engines[away].stores(text)
 	at, cached, _ := turn(p, list, text)
-	if at != away || cached < 3800 {
-		t.Errorf("went to %d for %d tokens, want %d", at, cached, away)
-	}
+	assert.True(t, at == away && cached >= 3800, "went to %d for %d tokens, want %d", at, cached, away)
 	engines[away].evicts(text, 600)
 	if at, cached, _ := turn(p, list, text); at != away || cached != 2400 {
 		t.Errorf("went to %d for %d tokens, want %d for 2400", at, cached, away)
@@ -115,9 +112,7 @@ func TestKVAware_FollowsEngineEvents(t *testing.T) {
 // Tokens are requested only for repeated prompts, and not in every turn of a chat.
 func TestKVAware_FewQueries(t *testing.T) {
 	t.Parallel()
-	list := fleet(1, 1)
-	x, engines := follow(t, list)
-	p := newKVAware(Options{Caches: x})
+	p, list, engines := follow(t, fleet(1, 1))
 	if _, _, asked := turn(p, list, prompt(1, 4000)); asked {
 		t.Error("asked although no engine publishes events")
 	}
@@ -129,9 +124,7 @@ func TestKVAware_FewQueries(t *testing.T) {
 			asks++
 		}
 	}
-	if asks > 0 {
-		t.Errorf("%d of 18 prompts that only begin alike were asked for", asks)
-	}
+	assert.Equal(t, asks, 0, "asked for, of 18 prompts that only begin alike")
 	chat, asks := prompt(4, 100_000), 0
 	const turns = 90
 	for n := range turns {
@@ -139,18 +132,14 @@ func TestKVAware_FewQueries(t *testing.T) {
 			asks++
 		}
 	}
-	if asks == 0 || asks > turns/2 {
-		t.Errorf("%d of %d turns were asked for", asks, turns)
-	}
+	assert.True(t, asks != 0 && asks <= turns/2, "%d of %d turns were asked for", asks, turns)
 }
 
 // If block names depend on more than the tokens, no block is
 // found. That does not mean that the caches are empty.
 func TestKVAware_UnknownBlockHashes(t *testing.T) {
 	t.Parallel()
-	list := fleet(1, 1)
-	x, engines := follow(t, list)
-	p := newKVAware(Options{Caches: x})
+	p, list, engines := follow(t, fleet(1, 1))
 	engines[0].stores(prompt(2, 400))
 	text := prompt(1, 8000)
 	for _, n := range []int{2000, 4000, 6000} {
@@ -164,9 +153,7 @@ func TestKVAware_UnknownBlockHashes(t *testing.T) {
 // Blocks of the base model are not those of its adapters.
 func TestKVAware_Adapter(t *testing.T) {
 	t.Parallel()
-	list := fleet(1)
-	x, engines := follow(t, list)
-	p := newKVAware(Options{Caches: x})
+	p, list, engines := follow(t, fleet(1))
 	text := prompt(1, 8000)
 	engines[0].stores(text[:400])
 	engines[0].says(kvevents.Event{
@@ -192,9 +179,7 @@ func TestKVAware_Adapter(t *testing.T) {
 // If some events of an engine were missed, it may have blocks that are not found.
 func TestKVAware_IncompleteIndex(t *testing.T) {
 	t.Parallel()
-	list := fleet(1)
-	x, engines := follow(t, list)
-	p := newKVAware(Options{Caches: x})
+	p, list, engines := follow(t, fleet(1))
 	text, other := prompt(1, 8000), prompt(2, 8000)
 	engines[0].stores(prompt(3, 400))
 	for _, n := range []int{2000, 4000, 6000} {
@@ -217,17 +202,15 @@ func TestKVAware_IncompleteIndex(t *testing.T) {
 // Block names are useless if an engine comes back with another block size.
 func TestKVAware_BlockSizeChange(t *testing.T) {
 	t.Parallel()
-	list := fleet(1)
-	x, engines := follow(t, list)
-	p := newKVAware(Options{Caches: x})
+	p, list, engines := follow(t, fleet(1))
 	text := prompt(1, 8000)
 	for _, n := range []int{2000, 4000, 6000, 7000} {
 		engines[0].stores(text[:n])
 		turn(p, list, text[:n])
 	}
-	x.Drop(engines[0].at)
+	engines[0].index.Drop(engines[0].at)
 	ids := tokensOf(text[:400])
-	x.SetLive(engines[0].at, true)
+	engines[0].index.SetLive(engines[0].at, true)
 	engines[0].says(kvevents.Event{Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Tokens: ids[:8], BlockSize: 8})
 	again := fleet(1)
 	if _, cached, _ := turn(p, again, text); cached < 5500 {
@@ -239,16 +222,14 @@ func TestKVAware_BlockSizeChange(t *testing.T) {
 // used, even if it has stored no block when the candidates change.
 func TestKVAware_BlockSizeAfterList(t *testing.T) {
 	t.Parallel()
-	list := fleet(1)
-	x, engines := follow(t, list)
-	p := newKVAware(Options{Caches: x})
+	p, list, engines := follow(t, fleet(1))
 	text := prompt(1, 8000)
 	for _, n := range []int{2000, 4000, 6000, 8000} {
 		engines[0].stores(text[:n])
 		turn(p, list, text[:n])
 	}
-	x.Drop(engines[0].at)
-	x.SetLive(engines[0].at, true)
+	engines[0].index.Drop(engines[0].at)
+	engines[0].index.SetLive(engines[0].at, true)
 	again := fleet(1)
 	turn(p, again, text)
 	const size, kept = 8, 50
@@ -270,9 +251,7 @@ func TestKVAware_BlockSizeAfterList(t *testing.T) {
 // counted in the same unit, however wrong that is.
 func TestKVAware_UsesTokenEstimate(t *testing.T) {
 	t.Parallel()
-	list := fleet(1, 1)
-	x, engines := follow(t, list)
-	p := newKVAware(Options{Caches: x})
+	p, list, engines := follow(t, fleet(1, 1))
 	engines[0].stores(prompt(99, 6000)) // so that its block size is known
 	text := prompt(1, 8000)
 	for _, n := range []int{2000, 4000, 6000, 8000} {

@@ -1,6 +1,10 @@
 package policy
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+)
 
 func TestLeastLoaded(t *testing.T) {
 	t.Parallel()
@@ -60,7 +64,5 @@ func TestLeastWhileScoresChange(t *testing.T) {
 		}
 		return c.Load(i)
 	})
-	if at != 1 {
-		t.Errorf("chose %d, want the last one that has the least in both", at)
-	}
+	assert.Equal(t, at, 1, "chose")
 }

@@ -4,6 +4,8 @@ import (
 	"math"
 	"sync"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The reported load of other proxies counts as much as this proxy's, and leaves no remainder when it ends.
@@ -37,18 +39,14 @@ func TestWeigh(t *testing.T) {
 		l.Engine.Store(tc.engine)
 		l.Weigh()
 		l.Weigh()
-		if got := l.Legs(); got != tc.want {
-			t.Errorf("%s: %g legs, want %g", tc.name, got, tc.want)
-		}
+		assert.Equal(t, l.Legs(), tc.want, "%s: legs", tc.name)
 		l.Others = Others{}
 		l.Engine.Store(nil)
 		l.Weigh()
 		for _, n := range tc.own {
 			l.End(n)
 		}
-		if got := l.sum.Load(); got != 0 {
-			t.Errorf("%s: %d is left", tc.name, got)
-		}
+		assert.Equal(t, l.sum.Load(), 0, "%s: left", tc.name)
 	}
 }
 
@@ -70,9 +68,8 @@ func TestWeigh_ConcurrentLegs(t *testing.T) {
 	all.Wait()
 	l.Others.InFlight.Store(0)
 	l.Weigh()
-	if l.sum.Load() != 0 || l.InFlight.Load() != 0 || l.Held.Load() != 0 {
-		t.Errorf("%d, %d legs and %d tokens are left", l.sum.Load(), l.InFlight.Load(), l.Held.Load())
-	}
+	assert.True(t, l.sum.Load() == 0 && l.InFlight.Load() == 0 && l.Held.Load() == 0,
+		"%d, %d legs and %d tokens are left", l.sum.Load(), l.InFlight.Load(), l.Held.Load())
 }
 
 // A candidate that only other proxies use is not taken for idle, whatever the number of candidates.
@@ -97,9 +94,8 @@ func TestLoad_OfOtherProxies(t *testing.T) {
 			if name == "power_of_two" {
 				want = 2000 / n // probability 2/n of being drawn
 			}
-			if got < want*7/10 || got > want*13/10 {
-				t.Errorf("%s among %d: the least loaded one was chosen %d times of 1000, want %d", name, n, got, want)
-			}
+			assert.True(t, got >= want*7/10 && got <= want*13/10,
+				"%s among %d: the least loaded one was chosen %d times of 1000, want %d", name, n, got, want)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestPrefix_MemoryOfAllModels: the policies of all models share one limit. The least recently
@@ -21,9 +23,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	}
 	recorder := func(p Policy) Recorder {
 		r, ok := p.(Recorder)
-		if !ok {
-			t.Fatalf("%T records no prompts", p)
-		}
+		require.True(t, ok, "%T records no prompts", p)
 		return r
 	}
 	ask := func(model, n int) (cached int) {
@@ -31,9 +31,8 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 		r := asking(prompt(1000*model+n, 3000))
 		r.Model = fmt.Sprint(model)
 		_, cached = policies[model].Choose(All(list), r)
-		if used := budget.Used(indexmem.Prompts); used > limit {
-			t.Fatalf("%d bytes of %d", used, limit)
-		}
+		used := budget.Used(indexmem.Prompts)
+		require.True(t, used <= limit, "%d bytes of %d", used, limit)
 		return cached
 	}
 	for n := range 100 {
@@ -42,9 +41,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 			ask(0, 0) // a prompt that is repeated
 		}
 	}
-	if ask(0, 0) == 0 {
-		t.Error("the prompt in use was evicted")
-	}
+	assert.True(t, ask(0, 0) != 0, "the prompt in use was evicted")
 	first, last := 0, 0
 	for model := 1; model < models; model++ {
 		if ask(model, 99) > 0 {
@@ -54,12 +51,9 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 			first++
 		}
 	}
-	if first > 0 || last < models-1 {
-		t.Errorf("the first prompt of %d models is known, and the last one of %d", first, last)
-	}
-	if budget.Evicted(indexmem.Prompts) == 0 {
-		t.Error("no eviction is counted")
-	}
+	assert.True(t, first <= 0 && last >= models-1,
+		"the first prompt of %d models is known, and the last one of %d", first, last)
+	assert.True(t, budget.Evicted(indexmem.Prompts) != 0, "no eviction is counted")
 	sum := 0
 	for i := range policies {
 		sum += recorder(policies[i]).Remembered().Memory
@@ -79,7 +73,5 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	}
 	ask(1, 0)
 	recorder(policies[0]).Close()
-	if used := budget.Used(indexmem.Prompts); used != 0 {
-		t.Errorf("%d bytes after all are closed", used)
-	}
+	assert.Equal(t, budget.Used(indexmem.Prompts), 0, "bytes after all are closed")
 }

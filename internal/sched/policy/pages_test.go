@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -23,24 +24,17 @@ func TestPolicies_Documented(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")
 	which := read(t, filepath.Join(docs, "policies.md"))
-	if n := strings.Count(which, "\n"); n > 40 {
-		t.Errorf("policies.md has %d lines, which do not fit on a screen", n)
-	}
+	n := strings.Count(which, "\n")
+	assert.True(t, n <= 40, "policies.md has %d lines, which do not fit on a screen", n)
 	for _, name := range Names() {
 		page := read(t, filepath.Join(docs, "policies", name+".md"))
-		for _, wanted := range []string{"# `" + name + "`\n", "\n## When to use it\n", "\n## Cost\n", "\n## Settings\n", "\n## Scores\n"} {
-			if !strings.Contains(page, wanted) {
-				t.Errorf("the page of %s lacks %q", name, wanted)
-			}
-		}
-		if !strings.Contains(which, "(policies/"+name+".md)") || !strings.Contains(which, "\n| `"+name+"` |") {
-			t.Errorf("policies.md does not mention %s", name)
-		}
+		assert.Contains(t, page, "# `"+name+"`\n", "\n## When to use it\n", "\n## Cost\n", "\n## Settings\n", "\n## Scores\n")
+		assert.True(t, strings.Contains(which, "(policies/"+name+".md)") && strings.Contains(which, "\n| `"+name+"` |"),
+			"policies.md does not mention %s", name)
 	}
 	pages, err := filepath.Glob(filepath.Join(docs, "policies", "*.md"))
-	if err != nil || len(pages) != len(Names()) {
-		t.Errorf("%d pages of %d policies: %v", len(pages), len(Names()), err)
-	}
+	assert.True(t, err == nil && len(pages) == len(Names()),
+		"%d pages of %d policies: %v", len(pages), len(Names()), err)
 }
 
 // Every score in a policy's explanation is on its page.
@@ -61,9 +55,8 @@ func TestScores_Documented(t *testing.T) {
 		_, section, _ := strings.Cut(read(t, filepath.Join("..", "..", "..", "docs", "policies", k.Name+".md")), "\n## Scores\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			if !strings.Contains(section, "`"+name+"`") {
-				t.Errorf("the page of %s does not explain its score %s", k.Name, name)
-			}
+			assert.True(t, strings.Contains(section, "`"+name+"`"),
+				"the page of %s does not explain its score %s", k.Name, name)
 		}
 	}
 }

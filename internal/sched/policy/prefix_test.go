@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -37,25 +38,19 @@ func TestPrefix_FindsComputed(t *testing.T) {
 	for n := range 40 {
 		turn := [][]byte{system, prompt(100+n, 3000)}
 		first, cached := p.Choose(All(list), asking(turn...))
-		if n == 0 && cached != 0 {
-			t.Errorf("%d tokens of the first prompt are cached", cached)
-		}
+		assert.False(t, n == 0 && cached != 0, "%d tokens of the first prompt are cached", cached)
 		spread[first]++
 		for more := range 3 {
 			turn = append(turn, prompt(1000*n+more, 700))
 			at, cached := p.Choose(All(list), asking(turn...))
-			if at != first {
-				t.Fatalf("turn %d of chat %d went to %d, the first to %d", more+2, n, at, first)
-			}
+			require.True(t, at == first, "turn %d of chat %d went to %d, the first to %d", more+2, n, at, first)
 			if want := (3600 + 700*more) / 4; cached > want || cached < want-64 {
 				t.Errorf("turn %d: %d tokens are cached, want %d or a border less", more+2, cached, want)
 			}
 		}
 	}
 	for i := range list {
-		if spread[i] < 6 {
-			t.Errorf("chats are spread %v", spread)
-		}
+		assert.True(t, spread[i] >= 6, "chats are spread %v", spread)
 	}
 }
 
@@ -167,9 +162,7 @@ func TestPrefix_SeveralProxies(t *testing.T) {
 			}
 		}
 	}
-	if kept < turns {
-		t.Errorf("%d of %d turns went where the chat began", kept, turns)
-	}
+	assert.True(t, kept >= turns, "%d of %d turns went where the chat began", kept, turns)
 }
 
 // The tools and the cache salt precede the messages.
@@ -226,13 +219,9 @@ func TestPrefixBreaksTiesBySession(t *testing.T) {
 		list[home].Load.Waiting.Add(-20000)
 		other := newPrefix(Options{})
 		placed, _ := other.Choose(All(list), asking(prompt(3000+n, 3000)))
-		if at := asks(other, prompt(3000+n, 3000)); at != placed {
-			t.Errorf("session %d is not at the cache of its prompt", n)
-		}
+		assert.Equal(t, asks(other, prompt(3000+n, 3000)), placed, "session %d is not at the cache of its prompt", n)
 	}
 	for i := range list {
-		if spread[i] < 4 {
-			t.Errorf("sessions are spread %v", spread)
-		}
+		assert.True(t, spread[i] >= 4, "sessions are spread %v", spread)
 	}
 }

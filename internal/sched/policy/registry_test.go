@@ -3,16 +3,16 @@ package policy
 import (
 	"errors"
 	"slices"
-	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestFind(t *testing.T) {
 	t.Parallel()
 	names := Names()
-	if names[0] != Default || !slices.Contains(names, Session) {
-		t.Errorf("names %v", names)
-	}
+	assert.True(t, names[0] == Default && slices.Contains(names, Session), "names %v", names)
 	for _, name := range names {
 		k, err := Find(name)
 		if err != nil || k.Name != name {
@@ -24,14 +24,8 @@ func TestFind(t *testing.T) {
 		}
 	}
 	_, err := Find("best")
-	if !errors.Is(err, ErrUnknown) {
-		t.Fatalf("%v", err)
-	}
-	for _, name := range names {
-		if !strings.Contains(err.Error(), name) {
-			t.Errorf("%q does not name %s", err, name)
-		}
-	}
+	require.True(t, errors.Is(err, ErrUnknown), "%v", err)
+	assert.Contains(t, err.Error(), names...)
 }
 
 // The last policy of a chain always chooses.
@@ -42,17 +36,11 @@ func TestChain(t *testing.T) {
 		for _, bind := range []bool{false, true} {
 			var asked []string
 			for _, k := range Chain(kind, bind) {
-				if slices.Contains(asked, k.Name) {
-					t.Errorf("%q: %s is asked twice", name, k.Name)
-				}
+				assert.False(t, slices.Contains(asked, k.Name), "%q: %s is asked twice", name, k.Name)
 				asked = append(asked, k.Name)
 			}
-			if asked[len(asked)-1] != Default {
-				t.Errorf("%q: the last is %v", name, asked)
-			}
-			if bind && asked[0] != Session {
-				t.Errorf("%q: sessions are not asked about first: %v", name, asked)
-			}
+			assert.Equal(t, asked[len(asked)-1], Default, "%q: the last is %v", name, asked)
+			assert.False(t, bind && asked[0] != Session, "%q: sessions are not asked about first: %v", name, asked)
 			if own := slices.Index(asked, name); name != "" && own > 0 && asked[own-1] != Session {
 				t.Errorf("%q: %v", name, asked)
 			}

@@ -1,6 +1,10 @@
 package policy
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
+)
 
 func TestRoundRobinTakesTurns(t *testing.T) {
 	t.Parallel()
@@ -27,9 +31,7 @@ func TestRoundRobinByWeight(t *testing.T) {
 				since++
 				continue
 			}
-			if since < 1 || since > 5 {
-				t.Fatalf("%d turns of the heavy one in a row", since)
-			}
+			require.True(t, since >= 1 && since <= 5, "%d turns of the heavy one in a row", since)
 			since = 0
 		}
 	}

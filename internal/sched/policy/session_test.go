@@ -3,6 +3,9 @@ package policy
 import (
 	"fmt"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // bound returns the index of the candidate that each of n sessions is bound to.
@@ -51,9 +54,7 @@ func TestSessionsStay(t *testing.T) {
 	}
 	// Doubling all weights moves no session; a candidate whose weight grows only gains sessions.
 	for i, is := range bound(All(fleet(200, 200, 200, 200)), keys) {
-		if is != before[i] {
-			t.Fatalf("session %d went from %d to %d for nothing", i, before[i], is)
-		}
+		require.True(t, is == before[i], "session %d went from %d to %d for nothing", i, before[i], is)
 	}
 	won := 0
 	for i, is := range bound(All(fleet(100, 100, 300, 100)), keys) {
@@ -65,9 +66,7 @@ func TestSessionsStay(t *testing.T) {
 			t.Fatalf("session %d went from %d to %d, and 2 grew", i, before[i], is)
 		}
 	}
-	if won < keys/10 {
-		t.Errorf("the one that grew won %d of %d", won, keys)
-	}
+	assert.True(t, won >= keys/10, "the one that grew won %d of %d", won, keys)
 }
 
 // A candidate in slow start gets its sessions at once.
@@ -80,8 +79,6 @@ func TestSession_SlowStart(t *testing.T) {
 	}
 	before := bound(All(list), 500)
 	for i, is := range bound(c, 500) {
-		if is != before[i] {
-			t.Fatalf("session %d went from %d to %d", i, before[i], is)
-		}
+		require.True(t, is == before[i], "session %d went from %d to %d", i, before[i], is)
 	}
 }

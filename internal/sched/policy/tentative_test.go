@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // history has a policy, candidates with changing load, and requests of continuing chats, all from one seed.
@@ -25,14 +26,13 @@ type history struct {
 func newHistory(t *testing.T, k Kind) *history {
 	t.Helper()
 	h := &history{list: fleet(1, 1, 1, 1), now: time.Unix(1000, 0), rng: rand.New(rand.NewPCG(5, 6))}
-	x, engines := follow(t, h.list)
-	h.engines = engines
+	_, _, h.engines = follow(t, h.list)
 	h.system = prompt(1, 600)
 	for i := range h.chats {
 		h.chats[i] = prompt(10+i, 3100)
 	}
 	h.engines[1].stores(h.system)
-	h.policy = k.New(Options{Rand: rand.New(rand.NewPCG(3, 4)).Float64, Now: func() time.Time { return h.now }, Caches: x})
+	h.policy = k.New(Options{Rand: rand.New(rand.NewPCG(3, 4)).Float64, Now: func() time.Time { return h.now }, Caches: h.engines[0].index})
 	return h
 }
 
@@ -102,12 +102,8 @@ func TestTentativeChangesNothing(t *testing.T) {
 						continue
 					}
 					asked = append(asked, at, cached)
-					if !k.Draws && foreseen != at {
-						t.Fatalf("step %d: foreseen %d, then %d was chosen", h.step, foreseen, at)
-					}
-					if at >= 0 && len(scores.scores) == 0 {
-						t.Fatal("nothing is explained")
-					}
+					require.False(t, !k.Draws && foreseen != at, "step %d: foreseen %d, then %d was chosen", h.step, foreseen, at)
+					require.False(t, at >= 0 && len(scores.scores) == 0, "nothing is explained")
 				}
 			}
 			if !reflect.DeepEqual(asked, plain) {

@@ -4,18 +4,15 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The scores are those of the reference proxy: a prefill request of 1,000 bytes scores
 // 1000/4 · 0.0345 + 120.0745 = 128.6995, a decode request its length.
 func TestScore_MatchesReference(t *testing.T) {
 	t.Parallel()
-	if got := scoreOf(instance.Prefill, 1000); got != 128_699_500 {
-		t.Errorf("prefill: %d", got)
-	}
-	if got := scoreOf(instance.Decode, 1000); got != 1_000_000_000 {
-		t.Errorf("decode: %d", got)
-	}
+	assert.Equal(t, scoreOf(instance.Prefill, 1000), 128_699_500, "prefill")
+	assert.Equal(t, scoreOf(instance.Decode, 1000), 1_000_000_000, "decode")
 }
 
 func TestTokenWeighted(t *testing.T) {

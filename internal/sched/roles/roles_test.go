@@ -8,6 +8,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/roles"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 var (
@@ -179,9 +180,8 @@ func TestEmptyRole(t *testing.T) {
 			t.Errorf("%s: after %d s %+v, want %s after %d s", tc.name, after, m, tc.role, tc.after)
 		}
 	}
-	if a := unknown("m", 2, 0).Advise(instance.Decode); a.Known || a.Pressure != 0 || a.Reason != "there is no instance" {
-		t.Errorf("advice without decode: %+v", a)
-	}
+	a := unknown("m", 2, 0).Advise(instance.Decode)
+	assert.True(t, !a.Known && a.Pressure == 0 && a.Reason == "there is no instance", "advice without decode: %+v", a)
 	if a := unknown("m", 0.5, 0.5).Advise(instance.Decode); a.Known || a.Fewer != 0 || !strings.Contains(a.Reason, "too few") {
 		t.Errorf("advice for an engine in both roles: %+v", a)
 	}

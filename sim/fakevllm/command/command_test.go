@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -81,13 +82,10 @@ func start(t *testing.T, args ...string) (*exec.Cmd, string) {
 func TestSIGTERM(t *testing.T) {
 	t.Parallel()
 	p, line := start(t, "--port", "0", "--role", "prefill", "--mode", "nixl", "--model", "org/m")
-	if !strings.HasPrefix(line, "fakevllm: prefill nixl serving org/m on http://127.0.0.1:") {
-		t.Errorf("it printed %q", line)
-	}
+	assert.True(t, strings.HasPrefix(line, "fakevllm: prefill nixl serving org/m on http://127.0.0.1:"),
+		"it printed %q", line)
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
-	if err := p.Wait(); err != nil {
-		t.Errorf("it ended with %v", err)
-	}
+	assert.NoError(t, p.Wait(), "it ended with")
 }
 
 // TestMooncakeProcess: the ready line names the bootstrap port, and a leg for the
@@ -96,18 +94,14 @@ func TestMooncakeProcess(t *testing.T) {
 	t.Parallel()
 	p, line := start(t, "--port", "0", "--role", "prefill", "--mode", "mooncake", "--bootstrap-port", "0")
 	url, port, ok := strings.Cut(line[strings.Index(line, "http://"):], ", bootstrap port ")
-	if !ok {
-		t.Fatalf("it printed %q", line)
-	}
+	require.True(t, ok, "it printed %q", line)
 	tr := &http.Transport{}
 	defer tr.CloseIdleConnections()
 	for _, at := range []string{"http://127.0.0.1:" + port + "/query", url + "/health"} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
 		require.NoError(t, err)
 		resp, err := (&http.Client{Transport: tr}).Do(req)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %v, %v", at, resp, err)
-		}
+		require.True(t, err == nil && resp.StatusCode == http.StatusOK, "%s: %v, %v", at, resp, err)
 		_ = resp.Body.Close()
 	}
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions",

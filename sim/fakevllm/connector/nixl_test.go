@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -14,9 +15,7 @@ func TestAppendNIXL(t *testing.T) {
 	for range 100 {
 		token := NewToken()
 		b := AppendNIXL(nil, NIXL, `e"1`, "chatcmpl-R\\", "::1", 5600, rand.IntN(5000), token)
-		if !json.Valid(b) {
-			t.Fatalf("%s", b)
-		}
+		require.True(t, json.Valid(b), "%s", b)
 		k := ParseNIXL(b, NIXL)
 		if k.Form != Load || k.Claim.Token != token || k.Claim.EngineID != `e"1` || k.Host != "::1" || k.Port != 5600 {
 			t.Fatalf("%s is read as %+v", b, k)
@@ -62,9 +61,8 @@ func TestParseKV(t *testing.T) {
 			if tt.in != "" {
 				raw = []byte(tt.in)
 			}
-			if got := ParseNIXL(raw, NIXL); got.Form != tt.form {
-				t.Errorf("%s is form %d (%s), not %d", tt.in, got.Form, got.Why, tt.form)
-			}
+			got := ParseNIXL(raw, NIXL)
+			assert.True(t, got.Form == tt.form, "%s is form %d (%s), not %d", tt.in, got.Form, got.Why, tt.form)
 		})
 	}
 	spoiled := strings.Replace(load, "1.0", "1", 1)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // request returns a request to a core. Closing leave disconnects its client; closing die ends its engine.
@@ -34,23 +36,16 @@ func TestBatch_Slots(t *testing.T) {
 	t.Parallel()
 	c := core(engine.Config{MaxRunning: 1})
 	first, _, _ := request(c)
-	if !first.Queue(prompt(3), "") || c.Running() != 1 {
-		t.Fatalf("%d run", c.Running())
-	}
+	require.True(t, first.Queue(prompt(3), "") && c.Running() == 1, "%d run", c.Running())
 	second, leave, _ := request(c)
 	close(leave)
-	if second.Queue(prompt(3), "") || c.Waiting() != 0 {
-		t.Fatalf("a client that has left got a place, or %d wait", c.Waiting())
-	}
+	require.True(t, !second.Queue(prompt(3), "") && c.Waiting() == 0,
+		"a client that has left got a place, or %d wait", c.Waiting())
 	first.Release()
 	first.Release()
-	if c.Running() != 0 {
-		t.Errorf("%d run after the end", c.Running())
-	}
+	assert.Equal(t, c.Running(), 0, "run after the end")
 	third, _, _ := request(c)
-	if !third.Queue(prompt(3), "") {
-		t.Error("the place was not given back")
-	}
+	assert.True(t, third.Queue(prompt(3), ""), "the place was not given back")
 }
 
 // A request finds the tokens that the previous one computed. Tokens that a connector loaded are
@@ -72,22 +67,16 @@ func TestPrefill(t *testing.T) {
 			t.Parallel()
 			c := core(engine.Config{CacheBlocks: 10})
 			r, _, _ := request(c)
-			if !r.Queue(prompt(10), "") {
-				t.Fatal("no place")
-			}
+			require.True(t, r.Queue(prompt(10), ""), "no place")
 			cached, ok := r.Prefill(tt.loaded, 0, 0)
-			if !ok || int64(cached) != tt.cached || c.Count.ComputedTokens.Load() != tt.computed {
-				t.Errorf("%v: %d are cached, %d computed", ok, cached, c.Count.ComputedTokens.Load())
-			}
+			assert.True(t, ok && int64(cached) == tt.cached && c.Count.ComputedTokens.Load() == tt.computed,
+				"%v: %d are cached, %d computed", ok, cached, c.Count.ComputedTokens.Load())
 			r.Release()
 			again, _, _ := request(c)
-			if !again.Queue(prompt(10), "") {
-				t.Fatal("no place")
-			}
+			require.True(t, again.Queue(prompt(10), ""), "no place")
 			again.CountPrompts(0)
-			if hits := c.Count.CacheHits.Load(); (hits == 8) != tt.found {
-				t.Errorf("%d tokens are found by the next", hits)
-			}
+			hits := c.Count.CacheHits.Load()
+			assert.Equal(t, (hits == 8), tt.found, "%d tokens are found by the next", hits)
 		})
 	}
 }
@@ -97,9 +86,7 @@ func TestPrefill_CapacityNeverFrees(t *testing.T) {
 	t.Parallel()
 	c := core(engine.Config{CacheBlocks: 3})
 	holder, _, _ := request(c)
-	if !holder.Queue(prompt(10), "") {
-		t.Fatal("no place")
-	}
+	require.True(t, holder.Queue(prompt(10), ""), "no place")
 	if _, ok := holder.Prefill(engine.Loaded{}, 0, 0); !ok {
 		t.Fatal("it was given up")
 	}
@@ -110,27 +97,17 @@ func TestPrefill_CapacityNeverFrees(t *testing.T) {
 			close(die)
 		}
 	}
-	if r.Queue(prompt(10), "") {
-		t.Error("there was room where none is")
-	}
-	if c.Waiting() != 0 || c.Running() != 1 {
-		t.Errorf("%d wait, %d run", c.Waiting(), c.Running())
-	}
+	assert.False(t, r.Queue(prompt(10), ""), "there was room where none is")
+	assert.True(t, c.Waiting() == 0 && c.Running() == 1, "%d wait, %d run", c.Waiting(), c.Running())
 }
 
 func TestLifetime(t *testing.T) {
 	t.Parallel()
 	leave, die := make(chan struct{}), make(chan struct{})
 	l := &engine.Lifetime{Client: leave, Engine: die}
-	if !l.Alive() || !l.Wait(0) || !l.Wait(time.Microsecond) || l.Dead() {
-		t.Error("it has ended at once")
-	}
+	assert.True(t, l.Alive() && l.Wait(0) && l.Wait(time.Microsecond) && !l.Dead(), "it has ended at once")
 	l.Break()
-	if l.Alive() || l.Wait(0) || !l.Broken() {
-		t.Error("it goes on after a write has failed")
-	}
+	assert.True(t, !l.Alive() && !l.Wait(0) && l.Broken(), "it goes on after a write has failed")
 	close(die)
-	if l.Wait(time.Hour) || !l.Dead() {
-		t.Error("it goes on with a dead engine")
-	}
+	assert.True(t, !l.Wait(time.Hour) && l.Dead(), "it goes on with a dead engine")
 }

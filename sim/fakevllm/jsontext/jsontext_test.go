@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestAppendJSONString(t *testing.T) {
@@ -14,14 +16,10 @@ func TestAppendJSONString(t *testing.T) {
 	for _, s := range []string{"", "plain", `"\`, "\x00\x1f\b\f\n\r\t", "é🙂\u2028<>&", "bad\xff\xc3", strings.Repeat("a\"", 50)} {
 		var back string
 		out := jsontext.AppendString(nil, s)
-		if err := json.Unmarshal(out, &back); err != nil {
-			t.Fatalf("%q: %s: %v", s, out, err)
-		}
+		require.NoError(t, json.Unmarshal(out, &back), "%q: %s", s, out)
 		if expected := strings.ToValidUTF8(s, "\ufffd"); utf8.ValidString(s) && back != expected {
 			t.Errorf("%q came back as %q", s, back)
 		}
-		if !utf8.Valid(out) {
-			t.Errorf("invalid UTF-8 for %q", s)
-		}
+		assert.True(t, utf8.Valid(out), "invalid UTF-8 for %q", s)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // ids returns n tokens that differ between seeds.
@@ -48,12 +50,8 @@ func TestHits(t *testing.T) {
 			t.Parallel()
 			c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 100})
 			run(t, c, a)
-			if got := c.Peek(tt.prompt, ""); got != tt.hits {
-				t.Errorf("%d tokens would be found, not %d", got, tt.hits)
-			}
-			if got := run(t, c, tt.prompt); got != tt.hits {
-				t.Errorf("%d tokens found, not %d", got, tt.hits)
-			}
+			assert.Equal(t, c.Peek(tt.prompt, ""), tt.hits, "tokens would be found")
+			assert.Equal(t, run(t, c, tt.prompt), tt.hits, "tokens found")
 			if s := c.Stats(); s.Held != 0 || s.Hits != int64(tt.hits) || s.Queries != int64(len(a)+len(tt.prompt)) {
 				t.Errorf("stats %+v", s)
 			}
@@ -65,16 +63,12 @@ func TestCache_FindsOnlyComputed(t *testing.T) {
 	t.Parallel()
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
 	first, second := c.TryTake(ids(1, 33), ""), c.TryTake(ids(1, 33), "")
-	if second.Cached() != 0 {
-		t.Errorf("%d tokens found that were not computed", second.Cached())
-	}
+	assert.Equal(t, second.Cached(), 0, "tokens found that were not computed")
 	first.Computed()
 	second.Computed() // the same blocks again: the first ones remain
 	first.Free()
 	second.Free()
-	if got := run(t, c, ids(1, 33)); got != 32 {
-		t.Errorf("%d tokens found, not 32", got)
-	}
+	assert.Equal(t, run(t, c, ids(1, 33)), 32, "tokens found")
 }
 
 // TestLeastRecentlyUsed: the oldest prompt is evicted first, beginning with its last block.
@@ -89,24 +83,18 @@ func TestLeastRecentlyUsed(t *testing.T) {
 		t.Fatalf("%d tokens of a found, not 32", got)
 	}
 	run(t, c, ids(4, 20)) // takes two blocks: the copy of a's third, which no lookup finds, and b's third
-	if got := run(t, c, b[:32]); got != 16 {
-		t.Errorf("%d tokens of b found, not 16", got)
-	}
-	if got := run(t, c, d); got != 32 {
-		t.Errorf("%d tokens of d found, not 32", got)
-	}
+	assert.Equal(t, run(t, c, b[:32]), 16, "tokens of b found")
+	assert.Equal(t, run(t, c, d), 32, "tokens of d found")
 }
 
 func TestCacheFull(t *testing.T) {
 	t.Parallel()
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 4})
 	a := c.TryTake(ids(1, 48), "")
-	if h := c.TryTake(ids(2, 32), ""); h != nil {
-		t.Fatal("two blocks were given out of one")
-	}
-	if s := c.Stats(); s.Queries != 48 || s.Held != 3 {
-		t.Errorf("a prompt without room was counted: %+v", s)
-	}
+	h := c.TryTake(ids(2, 32), "")
+	require.True(t, h == nil, "two blocks were given out of one")
+	s := c.Stats()
+	assert.True(t, s.Queries == 48 && s.Held == 3, "a prompt without room was counted: %+v", s)
 	a.Free()
 	a.Free()
 	select {
@@ -114,9 +102,8 @@ func TestCacheFull(t *testing.T) {
 	default:
 		t.Error("no notice of the free blocks")
 	}
-	if h := c.TryTake(ids(2, 64), ""); h == nil {
-		t.Error("no room in an empty cache")
-	}
+	h = c.TryTake(ids(2, 64), "")
+	assert.True(t, h != nil, "no room in an empty cache")
 }
 
 // TestEvents: the events determine which blocks can be found.
@@ -134,9 +121,7 @@ func TestEvents(t *testing.T) {
 			}
 			return
 		}
-		if len(e.Tokens) != 4*len(e.Hashes) {
-			t.Errorf("%d tokens for %d blocks", len(e.Tokens), len(e.Hashes))
-		}
+		assert.Equal(t, len(e.Tokens), 4*len(e.Hashes), "tokens for %d blocks", len(e.Hashes))
 		if _, ok := known[e.Parent]; e.Parent != 0 && !ok {
 			t.Errorf("parent %d is not known", e.Parent)
 		}
@@ -164,8 +149,7 @@ func TestEvents(t *testing.T) {
 			}
 			want, parent = want+4, found
 		}
-		if got := run(t, c, prompt); got != want {
-			t.Fatalf("request %d: %d tokens found, the events promised %d", i, got, want)
-		}
+		got := run(t, c, prompt)
+		require.True(t, got == want, "request %d: %d tokens found, the events promised %d", i, got, want)
 	}
 }

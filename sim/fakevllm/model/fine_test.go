@@ -1,11 +1,12 @@
 package model_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const prose = `{"role":"user","content":"Etymologically, disaggregation is unremarkable: https://example.com/a?b=c&d=e"} 日本語のテキスト é`
@@ -17,9 +18,7 @@ func TestFineTokensVaryInLength(t *testing.T) {
 	for n := 100; n+100 < len(text); n += 100 {
 		counts[len(model.TokenizeFine(text[n:n+100]))] = true
 	}
-	if len(counts) < 3 {
-		t.Errorf("100 bytes are always about as many tokens: %v", counts)
-	}
+	assert.True(t, len(counts) >= 3, "100 bytes are always about as many tokens: %v", counts)
 	if n := len(model.TokenizeFine(text)); n <= len(text)/8 || n >= len(text) {
 		t.Errorf("%d bytes are %d tokens", len(text), n)
 	}
@@ -31,9 +30,8 @@ func TestFineTokensOfLongerText(t *testing.T) {
 	whole := model.TokenizeFine(prose)
 	for n := range len(prose) {
 		got := model.TokenizeFine(prose[:n])
-		if same := common(got, whole); same < len(got)-8 {
-			t.Errorf("the first %d bytes share %d of %d tokens with the text", n, same, len(got))
-		}
+		same := common(got, whole)
+		assert.True(t, same >= len(got)-8, "the first %d bytes share %d of %d tokens with the text", n, same, len(got))
 	}
 }
 
@@ -51,8 +49,6 @@ func TestFineTokensOfAnswers(t *testing.T) {
 	for choice := range 50 {
 		a := model.Generate(model.Tokenize(prose), model.Sampling{MaxTokens: 40, MinTokens: 40, Choice: choice})
 		want := append(model.TokenizeFine(prose), a.Tokens...)
-		if got := model.TokenizeFine(prose + a.Text); !slices.Equal(got, want) {
-			t.Fatalf("prompt and answer are %v, not %v", got, want)
-		}
+		require.EqualSlices(t, model.TokenizeFine(prose+a.Text), want, "prompt and answer")
 	}
 }

@@ -7,15 +7,16 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestTokenize_OneTokenPerWord(t *testing.T) {
 	t.Parallel()
 	for id := model.FirstTextToken; id < model.FirstByte; id++ {
 		word := string(model.AppendWord(nil, id))
-		if got := model.Tokenize(word); len(got) != 1 || got[0] != id {
-			t.Fatalf("%q of %d is tokenized as %v", word, id, got)
-		}
+		got := model.Tokenize(word)
+		require.True(t, len(got) == 1 && got[0] == id, "%q of %d is tokenized as %v", word, id, got)
 	}
 }
 
@@ -29,12 +30,9 @@ func TestTokenizeOfPromptAndAnswer(t *testing.T) {
 		for choice := range 50 {
 			a := model.Generate(model.Tokenize(prompt), model.Sampling{MaxTokens: 40, MinTokens: 40, Choice: choice})
 			want := append(model.Tokenize(prompt), a.Tokens...)
-			if got := model.Tokenize(prompt + a.Text); !slices.Equal(got, want) {
-				t.Fatalf("prompt %q: prompt and answer are tokenized as %v, not %v", prompt, got, want)
-			}
-			if got := model.Detokenize(a.Tokens); got != a.Text {
-				t.Fatalf("Detokenize returns %q, not %q", got, a.Text)
-			}
+			require.EqualSlices(t, model.Tokenize(prompt+a.Text), want,
+				"prompt %q: prompt and answer are tokenized as", prompt)
+			require.Equal(t, model.Detokenize(a.Tokens), a.Text, "Detokenize returns")
 		}
 	}
 }
@@ -53,9 +51,7 @@ func TestTokenizeSizes(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := model.Tokenize(tt.text); len(got) != tt.n {
-				t.Errorf("%d tokens %v, not %d", len(got), got, tt.n)
-			}
+			assert.Len(t, model.Tokenize(tt.text), tt.n, "tokens")
 		})
 	}
 }
@@ -71,9 +67,8 @@ func TestContinuation(t *testing.T) {
 			ids := slices.Concat(prompt, whole.Tokens[:cut])
 			rest := model.Generate(ids, model.Sampling{MaxTokens: 300 - cut})
 			head := model.Detokenize(whole.Tokens[:cut])
-			if head+rest.Text != whole.Text || rest.FinishReason != whole.FinishReason {
-				t.Fatalf("seed %d cut at %d: %q + %q is not %q", seed, cut, head, rest.Text, whole.Text)
-			}
+			require.True(t, head+rest.Text == whole.Text && rest.FinishReason == whole.FinishReason,
+				"seed %d cut at %d: %q + %q is not %q", seed, cut, head, rest.Text, whole.Text)
 		}
 	}
 }
@@ -98,9 +93,8 @@ func TestSampling(t *testing.T) {
 	prompt := model.Tokenize("a prompt for sampling")
 	base := model.Generate(prompt, model.Sampling{MaxTokens: 2000})
 	n := len(base.Tokens)
-	if base.FinishReason != "stop" || n < 20 {
-		t.Fatalf("the prompt is unsuitable: %d tokens, %s", n, base.FinishReason)
-	}
+	require.True(t, base.FinishReason == "stop" && n >= 20,
+		"the prompt is unsuitable: %d tokens, %s", n, base.FinishReason)
 	word := func(i int) string { return string(model.AppendWord(nil, base.Tokens[i])) }
 	upTo := func(i int) string { return model.Detokenize(base.Tokens[:i]) }
 	for _, tt := range []struct {
@@ -132,15 +126,12 @@ func TestSampling(t *testing.T) {
 			if len(a.Tokens) != tt.tokens || a.FinishReason != tt.finish || a.StopReason != tt.reason {
 				t.Errorf("%d tokens, %s, %v; expected %d, %s, %v", len(a.Tokens), a.FinishReason, a.StopReason, tt.tokens, tt.finish, tt.reason)
 			}
-			if tt.text != "*" && a.Text != tt.text {
-				t.Errorf("text %q, not %q", a.Text, tt.text)
-			}
+			assert.False(t, tt.text != "*" && a.Text != tt.text, "text %q, not %q", a.Text, tt.text)
 		})
 	}
 	barred := model.Generate(prompt, model.Sampling{MaxTokens: 10, MinTokens: 8, StopTokenIDs: []int{base.Tokens[6]}})
-	if slices.Contains(barred.Tokens[:8], base.Tokens[6]) {
-		t.Errorf("a stop token came before min_tokens: %v", barred.Tokens)
-	}
+	assert.False(t, slices.Contains(barred.Tokens[:8], base.Tokens[6]),
+		"a stop token came before min_tokens: %v", barred.Tokens)
 }
 
 func TestWordsSurviveJSON(t *testing.T) {
@@ -149,15 +140,9 @@ func TestWordsSurviveJSON(t *testing.T) {
 	for id := model.FirstTextToken; id < model.FirstTextToken+300; id++ {
 		all = model.AppendWord(all, id)
 	}
-	for _, special := range []string{"é", "🙂", `"`, "\n", `\`} {
-		if !strings.Contains(string(all), special) {
-			t.Errorf("no word has %q: relays that spoil it would not be noticed", special)
-		}
-	}
+	assert.Contains(t, string(all), "é", "🙂", `"`, "\n", `\`)
 	b, err := json.Marshal(string(all))
-	if err != nil || !json.Valid(b) {
-		t.Fatal(err)
-	}
+	require.True(t, err == nil && json.Valid(b), "%v", err)
 }
 
 func TestWordsAsJSON(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -32,15 +33,12 @@ func TestConversationContinues(t *testing.T) {
 	for _, m := range next.Messages {
 		said = append(said, m.Role+" "+m.Text)
 	}
-	if got := strings.Join(said, "; "); got != "user hi; assistant hello; user and?" {
-		t.Errorf("the conversation is %q", got)
-	}
+	assert.Equal(t, strings.Join(said, "; "), "user hi; assistant hello; user and?", "the conversation")
 	if err := s.Admit(&request.Request{Previous: "b"}); status(err) != http.StatusNotFound {
 		t.Errorf("one that was not kept: %v", err)
 	}
-	if body, e := s.Read("a", false); e != nil || string(body) != `{"id":"a"}` {
-		t.Errorf("%s %v", body, e)
-	}
+	body, e := s.Read("a", false)
+	assert.True(t, e == nil && string(body) == `{"id":"a"}`, "%s %v", body, e)
 	if _, e := s.Read("a", true); e == nil || pydantic.AsError(e).Status != http.StatusBadRequest {
 		t.Errorf("an answer that has ended was cancelled: %v", e)
 	}
@@ -52,9 +50,8 @@ func TestCancel(t *testing.T) {
 	s := responses.New()
 	cancelled := false
 	s.Queue("a", []byte(`{"status":"queued"}`), func() { cancelled = true })
-	if body, e := s.Read("a", true); e != nil || string(body) != `{"status":"cancelled"}` || !cancelled {
-		t.Errorf("%s %v", body, e)
-	}
+	body, e := s.Read("a", true)
+	assert.True(t, e == nil && string(body) == `{"status":"cancelled"}` && cancelled, "%s %v", body, e)
 	s.Keep(reply("a"), new(answer.Lane), []byte(`{"status":"completed"}`))
 	if body, _ := s.Read("a", false); string(body) != `{"status":"cancelled"}` {
 		t.Errorf("afterwards it is %s", body)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Pull returns no expired blocks, even if no other call has checked their lease. Begin refuses an
@@ -12,9 +14,7 @@ func TestTransferAfterItsTime(t *testing.T) {
 	t.Parallel()
 	reused := 0
 	tr := NewRendezvous(time.Millisecond, nil, func(string) { reused++ })
-	if !tr.Begin("x") {
-		t.Error("a new id is refused")
-	}
+	assert.True(t, tr.Begin("x"), "a new id is refused")
 	tr.Finish("x", 1, time.Now().Add(-time.Hour))
 	if prompt, err := tr.Pull("x"); !errors.Is(err, ErrNoPrefill) {
 		t.Errorf("got %d, %v", prompt, err)
@@ -22,13 +22,9 @@ func TestTransferAfterItsTime(t *testing.T) {
 	if waiting, expired := tr.Counts(time.Now()); waiting != 0 || expired != 1 || reused != 0 {
 		t.Errorf("%d wait, %d have expired, %d are reused", waiting, expired, reused)
 	}
-	if tr.Begin("x") {
-		t.Error("an id that is over is accepted again")
-	}
+	assert.False(t, tr.Begin("x"), "an id that is over is accepted again")
 	tr.Drop("y")
-	if len(tr.open) > 0 {
-		t.Errorf("%d are kept", len(tr.open))
-	}
+	assert.Equal(t, len(tr.open), 0, "open")
 }
 
 // A decode after a cancelled prefill does not reuse the id, since no decode got the blocks.
@@ -46,7 +42,5 @@ func TestPullAfterDrop(t *testing.T) {
 	for range 2 {
 		_, _ = tr.Pull("y") // the second one finds nothing
 	}
-	if reused != 1 {
-		t.Errorf("%d reused, want 1", reused)
-	}
+	assert.Equal(t, reused, 1, "reused")
 }

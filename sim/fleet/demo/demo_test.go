@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -25,20 +26,14 @@ func TestPrinterBreaksLines(t *testing.T) {
 		t.Fatalf("%d lines:\n%s", len(lines), out.String())
 	}
 	for i, line := range lines {
-		if len(line) > width {
-			t.Errorf("line %d has %d columns", i, len(line))
-		}
+		assert.True(t, len(line) <= width, "line %d has %d columns", i, len(line))
 		want := "     bakoti"
 		if i == 0 {
 			want = "   < bakoti"
 		}
-		if !strings.HasPrefix(line, want) {
-			t.Errorf("line %d starts with %.12q, want %q", i, line, want)
-		}
+		assert.True(t, strings.HasPrefix(line, want), "line %d starts with %.12q, want %q", i, line, want)
 	}
-	if got := strings.Count(out.String(), "bakoti"); got != 32 {
-		t.Errorf("%d words, want 32", got)
-	}
+	assert.Equal(t, strings.Count(out.String(), "bakoti"), 32, "words")
 	require.Contains(t, out.String(), `tail\n\u001b[2J`)
 }
 
@@ -65,9 +60,7 @@ func TestUsage(t *testing.T) {
 func TestMissingPrograms(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
-	if code := Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs); code != 1 {
-		t.Errorf("exit code %d, want 1", code)
-	}
+	assert.Equal(t, Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs), 1, "exit code")
 	require.Contains(t, errs.String(), "step 1 failed", "no such file")
 	errs.Reset()
 	if code := Run(t.Context(), []string{"--etcd", "3", "--bin", t.TempDir()}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no program etcd in ") {

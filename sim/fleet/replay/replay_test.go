@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
@@ -66,9 +67,7 @@ func TestUsage(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var out, errs bytes.Buffer
-			if code := Run(t.Context(), strings.Fields(tt.args), &out, &errs); code != 2 {
-				t.Errorf("exit code %d, want 2", code)
-			}
+			assert.Equal(t, Run(t.Context(), strings.Fields(tt.args), &out, &errs), 2, "exit code")
 			require.Contains(t, errs.String(), tt.want)
 		})
 	}
@@ -89,17 +88,13 @@ func TestBadTrace(t *testing.T) {
 func TestReadableNumbers(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 12031: "12,031", 4123456: "4,123,456", -1234: "-1,234"} {
-		if got := thousands(n); got != want {
-			t.Errorf("%d formatted as %q, want %q", n, got, want)
-		}
+		assert.Equal(t, thousands(n), want, "%d formatted as", n)
 	}
 	for d, want := range map[time.Duration]string{
 		0: "0s", 123456 * time.Nanosecond: "120µs", 2345 * time.Microsecond: "2.35ms", 45678 * time.Microsecond: "45.7ms",
 		12345 * time.Millisecond: "12.3s", 3*time.Minute + 1600*time.Millisecond: "3m2s",
 	} {
-		if got := round(d).String(); got != want {
-			t.Errorf("%v formatted as %q, want %q", d, got, want)
-		}
+		assert.Equal(t, round(d).String(), want, "%v formatted as", d)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
@@ -62,9 +63,7 @@ func TestServer(t *testing.T) {
 	p.Wipe()
 	p.Restart()
 	want("")
-	if p.Endpoint() != address {
-		t.Fatalf("the endpoint moved from %s to %s", address, p.Endpoint())
-	}
+	require.True(t, p.Endpoint() == address, "the endpoint moved from %s to %s", address, p.Endpoint())
 }
 
 func TestServer_RestartKeepsTLS(t *testing.T) {
@@ -99,15 +98,11 @@ func TestCluster_LeaderKilled(t *testing.T) {
 	leader.Pause()
 	put("paused")
 	leader.Resume()
-	if c.Leader() == nil || c.Follower() == c.Leader() {
-		t.Error("no leader, or a follower that leads")
-	}
+	assert.True(t, c.Leader() != nil && c.Follower() != c.Leader(), "no leader, or a follower that leads")
 	got, err := cli.Get(t.Context(), "k")
 	require.NoError(t, err)
 	// A deletion would begin with version 1 again.
-	if len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "paused" || got.Kvs[0].Version < 3 {
-		t.Errorf("%+v", got.Kvs)
-	}
+	assert.True(t, len(got.Kvs) == 1 && string(got.Kvs[0].Value) == "paused" && got.Kvs[0].Version >= 3, "%+v", got.Kvs)
 }
 
 func TestNoSpaceAndAuth(t *testing.T) {

@@ -3,6 +3,8 @@ package leak
 import (
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -20,7 +22,5 @@ func TestFind(t *testing.T) {
 	}
 	close(end)
 	<-ended
-	if err := Find(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, Find())
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
@@ -40,14 +41,10 @@ func TestMatrix_Complete(t *testing.T) {
 	t.Parallel()
 	seen := map[int]bool{}
 	for _, l := range matrix() {
-		if seen[l.row] || l.fault == "" || l.expected == "" || l.bar == "" {
-			t.Errorf("row %+v", l)
-		}
+		assert.True(t, !seen[l.row] && l.fault != "" && l.expected != "" && l.bar != "", "row %+v", l)
 		seen[l.row] = true
 	}
 	for n := 1; n <= 32; n++ {
-		if !seen[n] {
-			t.Errorf("row %d is missing", n)
-		}
+		assert.True(t, seen[n], "row %d is missing", n)
 	}
 }
