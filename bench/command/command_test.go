@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -50,7 +51,7 @@ func TestRun(t *testing.T) {
 		"%d cells, want 12\n%s", len(r.Cells), stdout)
 	for _, c := range r.Cells {
 		if c.Target == "nginx" {
-			assert.Equal(t, c.Skipped, report.NotInstalled, "nginx was skipped")
+			assert.Equal(t, report.NotInstalled, c.Skipped, "nginx was skipped")
 			continue
 		}
 		if c.Skipped != "" || c.Right == 0 && c.Open == 0 || c.Tokens == 0 || c.Bad() > 0 || c.CPU <= 0 || c.RSSIdle <= 0 || c.RSS < c.RSSIdle {

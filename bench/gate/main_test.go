@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const head = "goos: linux\npkg: example.org/x/forward\n"
@@ -49,6 +49,6 @@ func TestGate(t *testing.T) {
 		})
 	}
 	var out bytes.Buffer
-	assert.Equal(t, run([]string{"one"}, &out, &out), 2, "one file: code")
-	assert.Equal(t, run([]string{"missing", "files"}, &out, &out), 2, "missing files: code")
+	assert.Equal(t, 2, run([]string{"one"}, &out, &out), "one file: code")
+	assert.Equal(t, 2, run([]string{"missing", "files"}, &out, &out), "missing files: code")
 }

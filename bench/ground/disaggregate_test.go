@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/bench/ground"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestDisaggregatedTable(t *testing.T) {
@@ -23,7 +24,7 @@ func TestDisaggregatedTable(t *testing.T) {
 		"auto":   {run(0.5, 3, 0.022), run(0.5, 2, 0.022), run(0.5, 3, 0.022)},
 		"never":  {run(2, 8, 0.030)},
 	}}}}
-	assert.Equal(t, len(ground.Valid(d.Levels[0].Runs["always"])), 3, "valid runs")
+	assert.Equal(t, 3, len(ground.Valid(d.Levels[0].Runs["always"])), "valid runs")
 	const want = `| load | requests | way | TTFT p50 s | TTFT p90 s | ITL p90 ms | goodput % | computed by decode % | failures | machine busy % |
 |---|---|---|---|---|---|---|---|---|---|
 | 1.5 | 300 | always | 1.00 | 4.00 | 20.0 | 0.0 | 0.0 | 0 | 50 |

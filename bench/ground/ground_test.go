@@ -4,12 +4,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const trace = `
@@ -74,7 +75,7 @@ func TestTimes(t *testing.T) {
 		got = append(got, w.Requests[i].At.Seconds())
 	}
 	want := [...]float64{0, 0.75, 1.5, 2.25}
-	assert.Equal(t, [4]float64(got), want, "requests at %v", got)
+	assert.Equal(t, want, [4]float64(got), "requests at %v", got)
 	if second := workload(t, ground.Second, 1); second.Requests[0].At != 0 || len(second.Requests) != 2 {
 		t.Errorf("the second half begins at %v and has %d requests", second.Requests[0].At, len(second.Requests))
 	}

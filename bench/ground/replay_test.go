@@ -6,10 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/target"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -83,10 +85,10 @@ func TestReport(t *testing.T) {
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	text := string(b)
-	require.Contains(t, text,
+	require.True(t, testkit.Contains(t, text,
 		"before\n", "after\n", "| session | 2.00 | 5.00 | 30.0 |", "| peer:policy (void) | 7.00 |",
 		"Not measured: smg:x: not installed", "(page/hits.svg)",
-	)
+	))
 	assert.True(t, !strings.Contains(text, "old\n") && strings.Count(text, "| session |") == 1,
 		"old figures are left:\n%s", text)
 	if svg, err := os.ReadFile(filepath.Join(filepath.Dir(file), "page", "hits.svg")); err != nil || !strings.Contains(string(svg), "one cache for all") {
@@ -103,7 +105,7 @@ func TestOverloadTable(t *testing.T) {
 		{Rate: 1, Runs: map[string][]ground.Result{"on": run(4), "off": run(4)}},
 		{Rate: 3, Runs: map[string][]ground.Result{"on": run(3.9), "off": run(1)}},
 	}}
-	assert.Contains(t, o.Table(), "| 3 | on | 3.90 (98 %) | 390 (98 %) |", "| 12.5 | 0.50 | 0.25 |",
+	testkit.Contains(t, o.Table(), "| 3 | on | 3.90 (98 %) | 390 (98 %) |", "| 12.5 | 0.50 | 0.25 |",
 		"| 3 | off | 1.00 (25 %) | 100 (25 %) |")
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("<!-- made by make fleet-overload: begin -->\n<!-- made by make fleet-overload: end -->\n"), 0o600))

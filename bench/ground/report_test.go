@@ -6,10 +6,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestReplacePart(t *testing.T) {
@@ -18,7 +19,7 @@ func TestReplacePart(t *testing.T) {
 	const begin, end = "<!-- made by make fleet-real: begin -->\n", "<!-- made by make fleet-real: end -->\n"
 	testkit.WriteFile(t, doc, "before\n"+begin+"old\n"+end+"after\n")
 	require.NoError(t, ground.ReplacePart(doc, "fleet-real", "new\n"))
-	assert.Equal(t, string(testkit.ReadFile(t, doc)), "before\n"+begin+"new\n"+end+"after\n")
+	assert.Equal(t, "before\n"+begin+"new\n"+end+"after\n", string(testkit.ReadFile(t, doc)))
 	require.NoError(t, os.WriteFile(doc, []byte("no marks"), 0o600))
 	if err := ground.ReplacePart(doc, "fleet-real", ""); !errors.Is(err, ground.ErrMarks) {
 		t.Errorf("without marks: %v", err)

@@ -7,10 +7,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/bench/machine"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -47,7 +48,7 @@ func TestUsage(t *testing.T) {
 func TestTree(t *testing.T) {
 	t.Parallel()
 	tree := machine.Tree(os.Getpid())
-	assert.Equal(t, tree[0], os.Getpid(), "%v does not begin with this process", tree)
+	assert.Equal(t, os.Getpid(), tree[0], "%v does not begin with this process", tree)
 	assert.False(t, runtime.GOOS == "linux" && !slices.Contains(machine.Tree(os.Getppid()), os.Getpid()),
 		"this process is not a descendant of its parent")
 }

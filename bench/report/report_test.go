@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -78,7 +79,7 @@ func TestRun_Gates(t *testing.T) {
 		got = append(got, g.Verdict())
 	}
 	want := "met,not run,not run,**missed**,not run,**missed**"
-	assert.Equal(t, strings.Join(got, ","), want, "verdicts %v", got)
+	assert.Equal(t, want, strings.Join(got, ","), "verdicts %v", got)
 	if missed := r.Missed(); !strings.Contains(missed, "1,000 streams") || !strings.Contains(missed, "bad requests in any workload: 1, must be at most 0") || strings.Contains(missed, "128 B") {
 		t.Errorf("missed: %s", missed)
 	}
@@ -90,7 +91,7 @@ func TestRun_Gates(t *testing.T) {
 func TestRun_Plots(t *testing.T) {
 	t.Parallel()
 	plots := example().Plots()
-	require.Equal(t, len(plots), 2, "plots")
+	require.Equal(t, 2, len(plots), "plots")
 	for _, p := range plots {
 		d := xml.NewDecoder(strings.NewReader(p.SVG))
 		for {
@@ -148,6 +149,6 @@ func TestNameOf(t *testing.T) {
 	for cpu, want := range map[string]string{
 		"Intel(R) Xeon(R) Processor @ 2.70GHz": "intel-xeon", "AMD EPYC 7B13": "amd-epyc-7b13", "": "unknown",
 	} {
-		assert.Equal(t, report.NameOf(machine.Facts{CPU: cpu}), want, "%q", cpu)
+		assert.Equal(t, want, report.NameOf(machine.Facts{CPU: cpu}), "%q", cpu)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
@@ -20,7 +21,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envRun is the variable with which the test binary runs as the proxy.
@@ -139,7 +139,7 @@ func TestReadyMetric(t *testing.T) {
 		})
 		text, err := p.get(hc, "/metrics")
 		require.NoError(t, err)
-		require.Contains(t, text, want.metric, `pd_membership_instances{role="prefill",view="serving"} 1`, `pd_membership_instances{role="decode",view="serving"} 1`)
+		require.True(t, testkit.Contains(t, text, want.metric, `pd_membership_instances{role="prefill",view="serving"} 1`, `pd_membership_instances{role="decode",view="serving"} 1`))
 	}
 }
 

@@ -12,11 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -173,7 +174,7 @@ func (r *rig) end() error {
 
 func wantLog(t *testing.T, got []string, want ...string) {
 	t.Helper()
-	assert.NoDiff(t, want, got)
+	assert.Empty(t, cmp.Diff(want, got))
 }
 
 func TestProbes_BackOffUntilAnswer(t *testing.T) {
@@ -181,7 +182,7 @@ func TestProbes_BackOffUntilAnswer(t *testing.T) {
 		r := start(t, &fakeEngine{err: errRefused, stats: idleStats()}, Options{Model: "m"})
 		// Probes at 0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5, ...: doubling, capped at 5 s.
 		r.after(18*time.Second, nil)
-		assert.Equal(t, r.engine.probes, 7, "probes in 18 s")
+		assert.Equal(t, 7, r.engine.probes, "probes in 18 s")
 		s := r.Status()
 		assert.True(t, s.Phase == Probing && strings.Contains(s.Reason, "refused"), "status %+v", s)
 		r.after(0, func(e *fakeEngine) { e.err = nil })
@@ -189,12 +190,12 @@ func TestProbes_BackOffUntilAnswer(t *testing.T) {
 		s = r.Status()
 		assert.True(t, s.Phase == Registering && s.Reason == "", "status %+v", s)
 		r.Registered(true)
-		assert.Equal(t, r.Status().Phase, Serving)
+		assert.Equal(t, Serving, r.Status().Phase)
 		r.Registered(false)
-		assert.Equal(t, r.Status().Phase, Registering)
+		assert.Equal(t, Registering, r.Status().Phase)
 		assert.NoError(t, r.end())
 		wantLog(t, r.reg.lines(), "22.5s ready org/m", "24s draining org/m", "24s settle", "24.5s revoke")
-		assert.Equal(t, r.Status().Phase, Gone)
+		assert.Equal(t, Gone, r.Status().Phase)
 	})
 }
 
@@ -203,7 +204,7 @@ func TestOtherModel_NotRegistered(t *testing.T) {
 		r := start(t, &fakeEngine{models: []string{"other/\x1b[1mx"}}, Options{Model: "org/m"})
 		r.after(time.Hour, nil)
 		s := r.Status()
-		assert.Equal(t, s.Phase, Probing)
+		assert.Equal(t, Probing, s.Phase)
 		assert.Contains(t, s.Reason, `serves other/\u001b[1mx, not org/m`)
 		assert.NoError(t, r.end())
 		wantLog(t, r.reg.lines())
@@ -254,7 +255,7 @@ func TestProbes_DownAndReadyThresholds(t *testing.T) {
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = hung }) // t=15: good at 14
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = nil })  // t=17: failed at 16
 		r.after(2*time.Second, nil)                                  // t=19: good at 18
-		assert.Equal(t, r.Status().Phase, Down, "ready after one good probe")
+		assert.Equal(t, Down, r.Status().Phase, "ready after one good probe")
 		r.after(2*time.Second, nil) // t=21: good at 20
 		s = r.Status()
 		assert.True(t, s.Phase == Serving && s.Reason == "", "status %+v", s)
@@ -314,7 +315,7 @@ func TestStartTime_ChangeIsNewIncarnation(t *testing.T) {
 			again := start(t, &fakeEngine{stats: stats, loadErr: tc.first}, tc.o)
 			again.after(100*time.Millisecond, func(e *fakeEngine) { e.loadErr = nil })
 			again.after(time.Second, nil)
-			assert.Equal(t, again.Status().Record.ID == id, tc.same, "%s: same incarnation", name)
+			assert.Equal(t, tc.same, again.Status().Record.ID == id, "%s: same incarnation", name)
 			again.Hurry()
 			_ = again.end()
 		}

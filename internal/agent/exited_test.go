@@ -5,8 +5,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestEngineProcessEnds(t *testing.T) {
@@ -53,9 +54,9 @@ func TestEngine_LoadsForMinutes(t *testing.T) {
 		e := &fakeEngine{err: errRefused, stats: idleStats()}
 		r := start(t, e, Options{Exited: make(chan struct{})})
 		r.after(5*time.Minute, func(e *fakeEngine) { e.err = nil })
-		assert.Equal(t, r.Status().Phase, Probing)
+		assert.Equal(t, Probing, r.Status().Phase)
 		r.after(MaxBackoff, nil)
-		assert.Equal(t, r.Status().Phase, Registering)
+		assert.Equal(t, Registering, r.Status().Phase)
 		r.Hurry()
 		_ = r.end()
 	})

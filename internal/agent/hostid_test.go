@@ -6,8 +6,8 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestHostID(t *testing.T) {
@@ -35,11 +35,11 @@ func TestHostID(t *testing.T) {
 		"nothing":         id(fstest.MapFS{}, ns("net:[1]")),
 		"uninitialized":   id(file("etc/machine-id", "uninitialized\n"), ns("net:[1]")),
 	} {
-		assert.NotEqual(t, got, base, "%s: same id", name)
+		assert.NotEqual(t, base, got, "%s: same id", name)
 	}
-	assert.Equal(t, id(file("var/lib/dbus/machine-id", "abc"), ns("net:[1]")), base,
+	assert.Equal(t, base, id(file("var/lib/dbus/machine-id", "abc"), ns("net:[1]")),
 		"the same machine id in its other place: other id")
-	assert.Equal(t, id(fstest.MapFS{}, noNS), id(file("etc/machine-id", " "), noNS), "an empty machine id is none")
+	assert.Equal(t, id(file("etc/machine-id", " "), noNS), id(fstest.MapFS{}, noNS), "an empty machine id is none")
 	_, err := HostID(os.DirFS("/"), os.Readlink)
 	assert.NoError(t, err, "here")
 }

@@ -9,9 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 var (
@@ -83,7 +84,7 @@ func TestProbe_SlowOrDown(t *testing.T) {
 						r.after(100*time.Millisecond, nil)
 					}
 				}
-				assert.Equal(t, r.reg.states(), tc.want, "the record said")
+				assert.Equal(t, tc.want, r.reg.states(), "the record said")
 				r.Hurry()
 				_ = r.end()
 			})
@@ -114,7 +115,7 @@ func TestCause_OnlyWithItsState(t *testing.T) {
 			} else {
 				_ = r.end()
 			}
-			assert.Equal(t, r.reg.states(), want, "the record said")
+			assert.Equal(t, want, r.reg.states(), "the record said")
 		})
 	}
 }
@@ -149,7 +150,7 @@ func TestProbe_LimitCountsRunningTime(t *testing.T) {
 		err := context.Cause(ctx)
 		assert.True(t, errors.Is(err, vllm.ErrTimeout) && strings.Contains(err.Error(), "within 5s"), "cause %v", err)
 		stop()
-		assert.Equal(t, beats, fairTicks, "signs of life")
+		assert.Equal(t, fairTicks, beats, "signs of life")
 
 		// The probe ends in any case, but then says nothing about the engine.
 		ctx, stop = allow(t.Context(), 5*time.Second, ticks, func() {})

@@ -7,14 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -118,7 +119,7 @@ func TestNames(t *testing.T) {
 	} {
 		c, err := connector.New(name)
 		require.NoError(t, err, "New(%q)", name)
-		assert.Equal(t, c.Name(), want, "New(%q)", name)
+		assert.Equal(t, want, c.Name(), "New(%q)", name)
 	}
 	_, err := connector.New("teleport")
 	assert.ErrorIs(t, err, connector.ErrUnknown, "New(teleport)")
@@ -158,7 +159,7 @@ func TestTerms(t *testing.T) {
 	} {
 		c := newDialect(t, tc.dialect)
 		in := &instance.Instance{Record: instance.Record{Version: tc.version, KVLease: tc.stated}}
-		assert.Equal(t, c.Terms(in), tc.want, "%s of %q, %d s", tc.dialect, tc.version, tc.stated)
+		assert.Equal(t, tc.want, c.Terms(in), "%s of %q, %d s", tc.dialect, tc.version, tc.stated)
 	}
 }
 
@@ -176,7 +177,7 @@ func TestBlocks_DifferentSizesInPair(t *testing.T) {
 			t.Errorf("%s: %d", name, of)
 		}
 	}
-	assert.EqualSlices(t, got, []string{"mooncake", "p2p", "moriio_read", "moriio_write"})
+	assert.Equal(t, []string{"mooncake", "p2p", "moriio_read", "moriio_write"}, got)
 }
 
 // TestUnfit checks the requests that a pair cannot serve.

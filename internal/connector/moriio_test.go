@@ -3,10 +3,11 @@ package connector_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Each mode of MoRI-IO is a dialect, so that instances in different modes are not paired.
@@ -18,7 +19,7 @@ func TestDialectOfARecord(t *testing.T) {
 	} {
 		d, err := connector.OfRecord(&instance.Record{Connector: rec[0], TransferMode: rec[1]}, "nixl")
 		require.NoError(t, err, rec)
-		assert.Equal(t, d.Name(), want, rec)
+		assert.Equal(t, want, d.Name(), rec)
 	}
 	for _, mode := range []string{"", "push"} {
 		if d, err := connector.OfRecord(&instance.Record{Connector: "moriio", TransferMode: mode}, "nixl"); err == nil {
@@ -52,7 +53,7 @@ func TestMoRIIO_UnsupportedInstances(t *testing.T) {
 		in := pair().Decode
 		for version, ok := range map[string]bool{"0.17.1": false, "0.18.0": true, "": true} {
 			in.Record.Version = version
-			assert.Equal(t, (d.Lacks(in) == nil), ok, "%s, %q", name, version)
+			assert.Equal(t, ok, (d.Lacks(in) == nil), "%s, %q", name, version)
 		}
 		in.Record.Version, in.Record.ZMQAddress = "", ""
 		assert.ErrorIs(t, d.Lacks(in), connector.ErrZMQAddress, "%s without an address", name)

@@ -3,8 +3,8 @@ package connector_test
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // Transfer params that are an empty object count as missing, so that decode does not have to detect it.
@@ -17,7 +17,7 @@ func TestNIXL_EmptyTransferParams(t *testing.T) {
 	} {
 		h, err := d.TransferParams([]byte(answer))
 		require.NoError(t, err, "%s: %q", answer, h.Params)
-		assert.Equal(t, h.Empty(), empty, "%s: %q", answer, h.Params)
+		assert.Equal(t, empty, h.Empty(), "%s: %q", answer, h.Params)
 	}
 	_, err := d.TransferParams([]byte(`{"kv_transfer_params":`))
 	assert.Error(t, err, "half an answer is taken")

@@ -3,10 +3,11 @@ package connector_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestPairKeyMismatch(t *testing.T) {

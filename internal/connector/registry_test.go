@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const root = "../.."
@@ -44,7 +45,7 @@ func TestClasses(t *testing.T) {
 		switch {
 		case c.Itself != "":
 			require.NoError(t, err, c)
-			assert.Equal(t, short, connector.MoRIIO, c)
+			assert.Equal(t, connector.MoRIIO, short, c)
 		case c.Refused != "":
 			if !errors.Is(err, connector.ErrUnknown) || !strings.Contains(err.Error(), c.Refused) || !strings.Contains(err.Error(), c.Page) || c.Dialect != "" {
 				t.Errorf("%+v: %v", c, err)

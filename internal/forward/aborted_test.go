@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -16,8 +19,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const completionsPath = "/v1/completions"
@@ -147,7 +148,7 @@ func TestAbort_BeforeCommit(t *testing.T) {
 			if e := r.entry(); e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.DecodeOnly != "" || r.rec.retried() != "decode/aborted" {
 				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
 			}
-			assert.Equal(t, legs(r.P), 2, "prefills")
+			assert.EqualValues(t, 2, legs(r.P), "prefills")
 			r.checkEngines()
 		})
 	}

@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func finished() *forward.Entry {
@@ -44,7 +45,7 @@ func TestAccessLog_Text(t *testing.T) {
 		` path=/v1/completions model=org/m stream=true status=200 outcome=ok finish_reason=stop prefill=127.0.0.1:8100 decode=[::1]:8200` +
 		` failed_legs=1 revision=7 bytes_in=10 bytes_out=20 input_tokens=1000 cached_tokens=512 output_tokens=64 ms=1234.567 ttft_ms=2.003` +
 		` trace_id=4bf92f3577b34da6a3ce929d0e0e4736` + "\n"
-	assert.Equal(t, line(t, logging.FormatText, finished()), want)
+	assert.Equal(t, want, line(t, logging.FormatText, finished()))
 }
 
 func TestAccessLog_JSON(t *testing.T) {
@@ -56,7 +57,7 @@ func TestAccessLog_JSON(t *testing.T) {
 		"status": 200.0, "ms": 1234.567, "ttft_ms": 2.003, "model": "org/m", "failed_legs": 1.0,
 		"input_tokens": 1000.0, "cached_tokens": 512.0, "output_tokens": 64.0, "finish_reason": "stop", "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
 	} {
-		assert.Equal(t, got[k], want, k)
+		assert.Equal(t, want, got[k], k)
 	}
 	unpicked := finished()
 	unpicked.Model, unpicked.Revision = "", 0
@@ -88,7 +89,7 @@ func TestAccessLog_HostileValues(t *testing.T) {
 			t.Fatalf("%q: %v in %q", v, err, object)
 		}
 		want := strings.ReplaceAll(v, "\xff\xfe", "\uFFFD\uFFFD")
-		assert.Equal(t, got.Path, want, "%q became", v)
+		assert.Equal(t, want, got.Path, "%q became", v)
 	}
 	e := finished()
 	e.Model, e.Finish = "a\nb\u202e"+strings.Repeat("x", 1000), "\x00"

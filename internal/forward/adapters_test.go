@@ -8,14 +8,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // startWithModels is start with engines that load adapters, and a catalog that reads them.
@@ -68,7 +69,7 @@ func change(t *testing.T, s *fakevllm.Server, what, name string) {
 	t.Helper()
 	body := `{"lora_name":` + strconv.Quote(name) + `,"lora_path":"."}`
 	a := do(http.DefaultClient, newRequest(t.Context(), t, http.MethodPost, s.URL()+"/v1/"+what+"_lora_adapter", strings.NewReader(body)))
-	require.Equal(t, a.status, http.StatusOK, "%s %s: %v", what, name, a.err)
+	require.Equal(t, http.StatusOK, a.status, "%s %s: %v", what, name, a.err)
 }
 
 // Engines that have unloaded a model answer 404 for it. The others serve, no engine is blamed, and if none is
@@ -91,7 +92,7 @@ func TestUnloadedModel_NoBlame(t *testing.T) {
 	for range 12 {
 		r.post("/v1/chat/completions", body).require(t, http.StatusOK)
 		e := r.entry()
-		assert.Equal(t, e.Decode, r.D[5].Address(), "served by %+v", e)
+		assert.Equal(t, r.D[5].Address(), e.Decode, "served by %+v", e)
 	}
 	change(t, r.P[1], "unload", "late")
 	a := r.post("/v1/chat/completions", body)
@@ -120,7 +121,7 @@ func TestModelOfOneRole(t *testing.T) {
 	if r.entry(); a.status != http.StatusServiceUnavailable {
 		t.Errorf("only prefill: %d %s", a.status, a.body)
 	}
-	assert.Equal(t, r.P[0].Counters().Requests, 0, "prefills that no decode instance could use")
+	assert.EqualValues(t, 0, r.P[0].Counters().Requests, "prefills that no decode instance could use")
 	reads := func() (n int) {
 		for _, q := range slices.Concat(r.P[0].Requests(), r.D[0].Requests()) {
 			if q.Path == "/v1/models" {
@@ -136,7 +137,7 @@ func TestModelOfOneRole(t *testing.T) {
 			t.Errorf("/tokenize, only prefill: %d %+v %s", a.status, e, a.body)
 		}
 	}
-	assert.Equal(t, reads()-known, 0, "reads of the lists of models, although the model was known")
+	assert.Equal(t, 0, reads()-known, "reads of the lists of models, although the model was known")
 	change(t, r.P[0], "unload", "half")
 	change(t, r.D[0], "load", "other")
 	a = r.post("/v1/chat/completions", strings.Replace(body, `"half"`, `"other"`, 1))

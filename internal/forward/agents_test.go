@@ -9,12 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -180,7 +181,7 @@ func TestStoredResponses_NoBlame(t *testing.T) {
 	assert.True(t, queried >= 2 && len(posted(r.P[0])) == 0, "%d decode instances were queried", queried)
 	r.noneTroubled()
 	e := r.entry()
-	assert.Equal(t, e.DecodeOnly, bypass.StoredResponse, "entry %+v", e)
+	assert.Equal(t, bypass.StoredResponse, e.DecodeOnly, "entry %+v", e)
 	r.checkEngines()
 }
 
@@ -195,7 +196,7 @@ func TestDecodeOnlyReason_OfFinalAttempt(t *testing.T) {
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 		a := r.postScenario(q)
 		r.checkRefused(q, a, http.StatusRequestEntityTooLarge, "")
-		assert.Equal(t, a.header.Get("X-PD-Decode-Only"), "", "X-PD-Decode-Only")
+		assert.Equal(t, "", a.header.Get("X-PD-Decode-Only"), "X-PD-Decode-Only")
 		e := r.entry()
 		assert.True(t, e.DecodeOnly == "" && e.Failed == 2, "entry %+v", e)
 	})

@@ -14,15 +14,16 @@ import (
 	"testing"
 	"unicode/utf16"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // argued returns the reason why the proxy answers a recorded request differently from an engine, "" if it
@@ -109,7 +110,7 @@ func TestInvalidRequest_SentToOneEngine(t *testing.T) {
 			r := start(t, fakevllm.NIXL, 1, 2, nil)
 			a := r.post(tc.path, tc.body, "X-Request-Id", "mine", "X-PD-Trace", "1", "X-Api-Key", "secret", "Authorization", "Bearer k")
 			a.require(t, http.StatusBadRequest, tc.says)
-			assert.Equal(t, r.rec.askOutcomes(), flow.AskRefused, "asked")
+			assert.Equal(t, flow.AskRefused, r.rec.askOutcomes(), "asked")
 			queried := append(posted(r.D[0]), posted(r.D[1])...)
 			require.True(t, len(queried) == 1 && len(posted(r.P[0])) == 0,
 				"%d decode and %d prefill instances were queried", len(queried), len(posted(r.P[0])))
@@ -173,7 +174,7 @@ func TestInvalidRequest_OnlyRefusalPassedOn(t *testing.T) {
 			}
 			require.True(t, a.status == status && a.err == nil && strings.Contains(string(a.body), says),
 				"%d, %v: %s", a.status, a.err, a.body)
-			assert.Equal(t, r.rec.askOutcomes(), tc.outcome, "asked")
+			assert.Equal(t, tc.outcome, r.rec.askOutcomes(), "asked")
 			if e := r.entry(); e.Failed != 0 || r.rec.retried() != "" || e.Outcome != relay.OutcomeClientError {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
@@ -224,12 +225,12 @@ func TestSteeringFields_NotSent(t *testing.T) {
 				"cut":             plain,
 			} {
 				a := r.post(path, body)
-				assert.Equal(t, a.status, http.StatusBadRequest, "%s, %s of %s: %s", path, how, field, a.body)
+				assert.Equal(t, http.StatusBadRequest, a.status, "%s, %s of %s: %s", path, how, field, a.body)
 			}
 		}
 	}
 	got := strings.ReplaceAll(r.rec.askOutcomes(), flow.AskWithheld, "")
-	assert.Equal(t, strings.TrimSpace(got), "", "asked: %q", got)
+	assert.Equal(t, "", strings.TrimSpace(got), "asked: %q", got)
 	for _, s := range append(r.P, r.D...) {
 		if n := len(posted(s)); n != 0 {
 			t.Errorf("%d requests reached %s, the first: %q", n, s.Address(), posted(s)[0].Body)
@@ -244,7 +245,7 @@ func TestInvalidRequest_NoInstance(t *testing.T) {
 	a := r.post("/v1/completions", `{"prompt":"x","max_tokens":2.5}`)
 	want := `{"error":{"message":"invalid max_tokens: must be an integer","type":"BadRequestError","param":"max_tokens","code":400}}`
 	require.True(t, a.status == http.StatusBadRequest && string(a.body) == want, "%d: %s", a.status, a.body)
-	assert.Equal(t, r.rec.askOutcomes(), flow.AskNoInstance, "asked")
+	assert.Equal(t, flow.AskNoInstance, r.rec.askOutcomes(), "asked")
 }
 
 // A prefill instance is queried if there is no decode instance. If no instance serves the model, an engine

@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const transcriptions = "/v1/audio/transcriptions"
@@ -87,7 +88,7 @@ func TestTranscriptions(t *testing.T) {
 			n := len(a.events())
 			assert.True(t, n == len(words)+1 && a.events()[n-1] == "[DONE]", "%s: %d events: %s", name, n, a.body)
 		}
-		assert.Equal(t, text, strings.Join(words, ""), "%s: want %q", name, words)
+		assert.Equal(t, strings.Join(words, ""), text, "%s: want %q", name, words)
 		legs := 0
 		for _, d := range r.D {
 			for _, q := range d.Requests() {
@@ -103,7 +104,7 @@ func TestTranscriptions(t *testing.T) {
 			t.Errorf("%s: %d legs", name, legs)
 		}
 	}
-	assert.Equal(t, len(posted(r.P[0])), 0, "prefill")
+	assert.Equal(t, 0, len(posted(r.P[0])), "prefill")
 }
 
 // An invalid form is refused with vLLM's status. Fields that steer KV transfers reach no engine.
@@ -146,7 +147,7 @@ func TestRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 1, nil)
 	load := func() string { return string(r.get("/load").body) }
-	require.Equal(t, load(), `{"server_load":0}`+"\n", "at rest")
+	require.Equal(t, `{"server_load":0}`+"\n", load(), "at rest")
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Path: "*"})
 	ctx, leave := context.WithCancel(t.Context())
 	ended := make(chan answer, 2)
@@ -154,7 +155,7 @@ func TestRequestsInFlight(t *testing.T) {
 		go func() { ended <- r.postCtx(ctx, path, `{"model":"m","prompt":"a"}`) }()
 	}
 	eventually(t, "both are counted", func() bool { return r.handler.Requests() == 2 })
-	assert.Equal(t, load(), `{"server_load":2}`+"\n", "two hang")
+	assert.Equal(t, `{"server_load":2}`+"\n", load(), "two hang")
 	leave()
 	<-ended
 	<-ended

@@ -11,13 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func key(role instance.Role, s *fakevllm.Server) instance.Key {
@@ -127,7 +129,7 @@ func TestInstance_FailsOneModel(t *testing.T) {
 			assert.True(t, last < pairs/2,
 				"%s still gets the requests that it fails, the last one in pair %d of %d", s.Address(), last, pairs)
 			assert.True(t, r.tracker.Available(key(role, s)), "it is ejected for all models")
-			assert.EqualSlices(t, r.tracker.FailingModels(key(role, s)), []string{"other"}, "ejected for")
+			assert.Equal(t, []string{"other"}, r.tracker.FailingModels(key(role, s)), "ejected for")
 		})
 	}
 }
@@ -173,7 +175,7 @@ func TestWaitingLeg_CancelledOnRemoval(t *testing.T) {
 						return in
 					})
 					r.checkWhole(q, <-done)
-					assert.Equal(t, r.rec.retried(), string(role)+"/gone", "retried")
+					assert.Equal(t, string(role)+"/gone", r.rec.retried(), "retried")
 					eventually(t, "the hung leg is aborted", func() bool { return aborted(s.Counters()) == 1 })
 					r.checkEngines()
 				})
@@ -292,7 +294,7 @@ func TestSlowEngine_NotEjected(t *testing.T) {
 	body := chatBody(true, "")
 	r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 	e := r.entry()
-	require.Equal(t, e.Failed, 0, "entry %+v", e)
+	require.Equal(t, 0, e.Failed, "entry %+v", e)
 	require.True(t, r.tracker.Available(key(instance.Prefill, r.P[0])), "a slow instance was ejected")
 }
 
@@ -338,7 +340,7 @@ func TestCachedTokens_OfPrefill(t *testing.T) {
 		body := strings.Replace(q.body(more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache
 		a := r.post(q.path, body)
 		require.True(t, a.err == nil && a.status == http.StatusOK, "%d %v", a.status, a.err)
-		assert.Contains(t, string(a.body), want[q.path]...)
+		testkit.Contains(t, string(a.body), want[q.path]...)
 		// A message counts the parts of its prompt separately: their sum is the prompt.
 		if q.path == messagesPath {
 			sums := messageSums(t, a)
@@ -386,7 +388,7 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 				eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
 				r.members.remove(key(role, list[1]))
 				r.checkWhole(q, <-done)
-				assert.Equal(t, r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone", "retried")
+				assert.Equal(t, string(role)+"/status_5xx "+string(role)+"/gone", r.rec.retried(), "retried")
 				r.checkEngines()
 			})
 		})

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
@@ -17,8 +20,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // busy sets all limits of a leg far below the pauses of the engines. All engines make progress, if
@@ -117,7 +118,7 @@ func TestTrialsExtendNoLimit(t *testing.T) {
 				return len(done) == 1
 			})
 			r.checkWhole(q, <-done)
-			assert.Equal(t, r.rec.retried(), string(c.role)+"/"+string(c.class), "retried")
+			assert.Equal(t, string(c.role)+"/"+string(c.class), r.rec.retried(), "retried")
 		})
 	}
 }
@@ -169,7 +170,7 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 			q := scenario{chatPath, c.stream}
 			r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, c.says)
 			e := r.entry()
-			assert.Equal(t, e.Failure, c.class, "entry %+v", e)
+			assert.Equal(t, c.class, e.Failure, "entry %+v", e)
 		})
 	}
 }
@@ -216,8 +217,8 @@ func TestQueueLongerThanTheLease_FreesPrefill(t *testing.T) {
 	r.script(r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
 	resp, in := r.openStream(scenario{chatPath, true})
 	readUntil(t, in, `"content":"`)
-	assert.Equal(t, resp.Header.Get("X-PD-Decode-Only"), bypass.LeaseEnded, "decode-only")
-	assert.Equal(t, r.sched.InFlight(key(instance.Prefill, r.P[0])), 0, "legs in flight at prefill")
+	assert.Equal(t, bypass.LeaseEnded, resp.Header.Get("X-PD-Decode-Only"), "decode-only")
+	assert.EqualValues(t, 0, r.sched.InFlight(key(instance.Prefill, r.P[0])), "legs in flight at prefill")
 	_ = resp.Body.Close()
 	r.checkEngines()
 }

@@ -14,13 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // pairParams has the fields that the legs of a concurrent pair carry: the kv_transfer_params of vLLM's
@@ -502,8 +503,8 @@ func TestConcurrentDecodeErrorStalls(t *testing.T) {
 		again.reply(ok)
 		next.reply(streams)
 		e := m.checkServed(got)
-		assert.Equal(t, e.Failed, 1, "%+v", e)
-		assert.Equal(t, m.rig.rec.retried(), "decode/status_5xx", "retried")
+		assert.Equal(t, 1, e.Failed, "%+v", e)
+		assert.Equal(t, "decode/status_5xx", m.rig.rec.retried(), "retried")
 	})
 }
 
@@ -537,7 +538,7 @@ func TestConcurrentInstanceRestarts(t *testing.T) {
 					again.reply(m.prefills)
 					next.reply(m.streams)
 					e := m.checkServed(got)
-					assert.Equal(t, e.Outcome, relay.OutcomeOK, "%+v", e)
+					assert.Equal(t, relay.OutcomeOK, e.Outcome, "%+v", e)
 				})
 			})
 		}

@@ -7,12 +7,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // These tests run over every dialect of the registry, against engines that are as strict as
@@ -42,7 +43,7 @@ func eachDialect(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
 // that would harm it.
 func (r *rig) checkAnswers() {
 	r.t.Helper()
-	assert.Equal(r.t, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), 0, "answers out of other blocks")
+	assert.EqualValues(r.t, 0, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), "answers out of other blocks")
 	n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
 	assert.True(r.t, n == 0, "decode computed %d prompts", n)
 	r.checkEngines()
@@ -161,7 +162,7 @@ func TestConformanceBytes(t *testing.T) {
 			body := chatBody(stream, ","+unknown)
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 			e := r.entry()
-			assert.Equal(t, e.DecodeOnly, "", "decode-only")
+			assert.Equal(t, "", e.DecodeOnly, "decode-only")
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				list := posted(s)
 				assert.True(t, len(list) == 1 && strings.Contains(string(list[0].Body), unknown), "%d legs: %+v", len(list), list)

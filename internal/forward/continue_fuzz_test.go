@@ -11,10 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
 
@@ -209,7 +210,7 @@ func FuzzRelayContinued(f *testing.F) {
 			s.kind, path, body = openai.Chat, chatPath, `{"messages":[{"role":"user","content":"x"}],`+more+`}`
 		}
 		got := relayBody(t, s, path, body, 0, 3)
-		require.Equal(t, s.wrong, "")
+		require.Equal(t, "", s.wrong)
 		if got.status != http.StatusOK { // nothing was committed
 			require.True(t, !got.broken && json.Valid(got.body), "%d, broken %v: %s", got.status, got.broken, got.body)
 			return

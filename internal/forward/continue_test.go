@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
@@ -20,9 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 )
 
@@ -121,7 +122,7 @@ func TestStreamContinuesAgain(t *testing.T) {
 	}
 	assert.True(t, strings.Contains(string(a.body), `"error"`) && !strings.Contains(string(a.body), "[DONE]"),
 		"the client gets %s", a.body)
-	assert.EqualSlices(t, r.rec.stayed, []string{continuation.ReasonLimit}, "not continued")
+	assert.Equal(t, []string{continuation.ReasonLimit}, r.rec.stayed, "not continued")
 }
 
 // The token id of <think> does not commit a chat: a continuation would generate it a second time.
@@ -200,7 +201,7 @@ func TestStreamLeaves_InstanceDrained(t *testing.T) {
 	})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
 	r.checkContinues(completionsPath, "", "broke_off prompt")
-	assert.Equal(t, legs(r.D[:1]), 1, "legs on the drained instance")
+	assert.EqualValues(t, 1, legs(r.D[:1]), "legs on the drained instance")
 }
 
 // A stream that an instance loses twice continues on another one.
@@ -281,7 +282,7 @@ func TestStreamContinues_FailedNotQueried(t *testing.T) {
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusServiceUnavailable, Path: "/detokenize"})
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 9, Times: 1})
 	r.checkContinues(completionsPath, "", "error_event prompt")
-	assert.Equal(t, r.D[0].Counters().Faults, 1, "faults")
+	assert.EqualValues(t, 1, r.D[0].Counters().Faults, "faults")
 }
 
 // If only the end of a stream is missing, the proxy sends it.
@@ -298,7 +299,7 @@ func TestStreamCompleted(t *testing.T) {
 		a := r.post(path, body)
 		r.checkOne(a, path, body, engineOptions(func(*fakevllm.Options) {}))
 		r.checkMoved("broke_off completed")
-		assert.Equal(t, legs(r.D)-before, 1, "%s: decode legs", path)
+		assert.EqualValues(t, 1, legs(r.D)-before, "%s: decode legs", path)
 		assert.Contains(t, string(a.body), `"prompt_tokens_details":{"cached_tokens":16}`)
 	}
 }
@@ -316,7 +317,7 @@ func TestStreamCompleted_NoRetryBudget(t *testing.T) {
 		want = append(want, "broke_off completed")
 	}
 	r.checkMoved(want...)
-	assert.Equal(t, r.rec.retried(), "", "retried")
+	assert.Equal(t, "", r.rec.retried(), "retried")
 }
 
 // A stream without token ids keeps the memory of its body until no leg can replay it. The bodies have the

@@ -8,10 +8,11 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // serveCORS starts another server of the rig, which pages of one origin may use.
@@ -50,7 +51,7 @@ func TestCORS_EngineHeadersRemoved(t *testing.T) {
 		if url == pages {
 			want = "Origin, Accept-Language, Origin"
 		}
-		assert.Equal(t, strings.Join(a.header["Vary"], ", "), want, "Vary")
+		assert.Equal(t, want, strings.Join(a.header["Vary"], ", "), "Vary")
 	}
 	assert.True(t, asked.Load() != 0, "the engine got no request")
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
@@ -13,7 +15,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // No request is decode-only before the estimates are known; after that, some are. Each of them has its reason
@@ -47,7 +48,7 @@ func TestDisaggregateLearns(t *testing.T) {
 					pairs += n
 				}
 			}
-			assert.Equal(t, pairs, reasons[""], "through prefill, decisions %v", r.rec.decided)
+			assert.Equal(t, reasons[""], pairs, "through prefill, decisions %v", r.rec.decided)
 		})
 	}
 }
@@ -158,7 +159,7 @@ func TestDisaggregate_BusyDecodeSkipped(t *testing.T) {
 			is := full()
 			r.rec.mu.Lock()
 			defer r.rec.mu.Unlock()
-			assert.Equal(t, is, tc.full, "decided %v", r.rec.decided)
+			assert.Equal(t, tc.full, is, "decided %v", r.rec.decided)
 			assert.False(t, tc.full && r.rec.decided["true "+bypass.Explore] > 0,
 				"explored a decode instance that is full: %v", r.rec.decided)
 		})

@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // wireEngine is an engine that answers every POST with these bytes and keeps the connection open. left gets a
@@ -144,7 +145,7 @@ func TestFieldsOfTheEnginesConnection(t *testing.T) {
 				a := r.postWithin(path, chatBody(false, ""))
 				require.True(t, a.status == status && a.header.Get("X-End") == "kept",
 					"%s: %d %v %s, %v", path, a.status, a.header, a.body, a.err)
-				assert.Equal(t, len(a.header["X-Hop"])+len(a.header["X-Other-Hop"]), 0,
+				assert.Equal(t, 0, len(a.header["X-Hop"])+len(a.header["X-Other-Hop"]),
 					"request %d to %s, status %d: %v", i, path, status, a.header)
 			}
 		}

@@ -12,6 +12,8 @@ import (
 	"testing/iotest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/explain"
@@ -20,7 +22,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // explain returns the proxy's plan for a chat.
@@ -64,7 +65,7 @@ func TestExplain_MatchesRequest(t *testing.T) {
 		if len(p.Prefill.Candidates) != 3 || len(p.Decode.Candidates) != 2 || p.Tokens == 0 || p.Disaggregate != nil {
 			t.Errorf("%+v", p)
 		}
-		assert.Equal(t, a.header.Get("X-PD-Cached-Tokens"), "0", "cached tokens")
+		assert.Equal(t, "0", a.header.Get("X-PD-Cached-Tokens"), "cached tokens")
 		want := `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, handover;dur=[0-9.]+, first;dur=[0-9.]+$`
 		if i%2 == 1 {
 			want = `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, decode;dur=[0-9.]+$`
@@ -99,7 +100,7 @@ func TestExplain_Flows(t *testing.T) {
 			p := r.explain(tc.body)
 			assert.True(t, p.Way == tc.way && p.Reason == tc.reason,
 				"%s (%s), want %s (%s)", p.Way, p.Reason, tc.way, tc.reason)
-			assert.Equal(t, p.Disaggregate != nil, tc.disaggr != nil, "decided %+v", p.Disaggregate)
+			assert.Equal(t, tc.disaggr != nil, p.Disaggregate != nil, "decided %+v", p.Disaggregate)
 			assert.False(t, p.Way != explain.None && p.Decode.Chosen != r.D[0].Address(), "decode %+v", p.Decode)
 			r.post("/v1/chat/completions", tc.body)
 			if e := r.entry(); p.Way == explain.DecodeOnly && e.DecodeOnly != p.Reason {
@@ -181,7 +182,7 @@ func TestExplainNotified(t *testing.T) {
 	got := w.begin(t.Context(), body)
 	w.leg(instance.Decode).reply(streams)
 	e := w.checkServed(got)
-	assert.Equal(t, e.DecodeOnly, bypass.NotNotified, "%+v", e)
+	assert.Equal(t, bypass.NotNotified, e.DecodeOnly, "%+v", e)
 }
 
 // Explain uses the estimates of --disaggregate auto and does not change them: the order of decisions is the
@@ -213,7 +214,7 @@ func TestExplainDecisions(t *testing.T) {
 	for _, n := range r.rec.decided {
 		total += n
 	}
-	assert.Equal(t, total, 24, "24 requests, decided %v", r.rec.decided)
+	assert.Equal(t, 24, total, "24 requests, decided %v", r.rec.decided)
 }
 
 func TestExplainRefuses(t *testing.T) {
@@ -239,5 +240,5 @@ func TestExplainRefuses(t *testing.T) {
 	if w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "the request body could not be read") {
 		t.Errorf("a body that does not arrive: %d %s", w.Code, w.Body)
 	}
-	assert.Equal(t, r.sched.InFlight(instance.Key{Role: instance.Prefill, Address: r.P[0].Address()}), 0, "in flight")
+	assert.EqualValues(t, 0, r.sched.InFlight(instance.Key{Role: instance.Prefill, Address: r.P[0].Address()}), "in flight")
 }

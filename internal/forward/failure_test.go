@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
@@ -23,8 +26,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
@@ -124,10 +125,10 @@ func TestNoPrefillLeft(t *testing.T) {
 			e := r.entry()
 			if fallback {
 				r.checkWhole(q, a)
-				require.Equal(t, e.DecodeOnly, "prefill_failed", "entry %+v", e)
+				require.Equal(t, "prefill_failed", e.DecodeOnly, "entry %+v", e)
 			} else {
 				r.checkRefused(q, a, http.StatusServiceUnavailable, "no prefill instance")
-				assert.Equal(t, legs(r.D), 0, "decode legs without a prefill")
+				assert.EqualValues(t, 0, legs(r.D), "decode legs without a prefill")
 			}
 			r.checkEngines()
 		}
@@ -185,7 +186,7 @@ func TestClientErrorsPass(t *testing.T) {
 				n := legs(list)
 				require.True(t, n == 1 && legs(r.P) == 1, "%d legs for a request that no engine takes", n)
 				e := r.entry()
-				require.Equal(t, e.Outcome, relay.OutcomeClientError, "entry %+v", e)
+				require.Equal(t, relay.OutcomeClientError, e.Outcome, "entry %+v", e)
 			})
 		})
 	}
@@ -226,7 +227,7 @@ func TestSaturation_NotFailure(t *testing.T) {
 					t.Errorf("%d %v: %s", a.status, a.header, a.body)
 				}
 				e := r.entry()
-				assert.Equal(t, e.DecodeOnly, "", "saturation was passed on to decode: %+v", e)
+				assert.Equal(t, "", e.DecodeOnly, "saturation was passed on to decode: %+v", e)
 			})
 		}
 	}
@@ -278,7 +279,7 @@ func TestLossAfterCommit(t *testing.T) {
 				if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failed != 1 || !slices.Equal(r.rec.failed, []string{"decode/" + string(e.Failure)}) {
 					t.Fatalf("failed %q, entry %+v", r.rec.failed, e)
 				}
-				require.Equal(t, r.D[1].Counters().Requests, 0, "a committed answer was begun again")
+				require.EqualValues(t, 0, r.D[1].Counters().Requests, "a committed answer was begun again")
 				r.checkEngines()
 			})
 		})
@@ -436,7 +437,7 @@ func TestMissingBody(t *testing.T) {
 	}
 	for range sent - len(clients["cut"]) {
 		e := r.entry()
-		assert.Equal(t, e.Outcome, relay.OutcomeClientGone, "the client has left: entry %+v", e)
+		assert.Equal(t, relay.OutcomeClientGone, e.Outcome, "the client has left: entry %+v", e)
 	}
 	r.cut(leg.ErrStopping)
 	for _, c := range clients["cut"] {
@@ -444,7 +445,7 @@ func TestMissingBody(t *testing.T) {
 			t.Errorf("the proxy is stopping: %v: %s", err, got)
 		}
 		e := r.entry()
-		assert.Equal(t, e.Outcome, relay.OutcomeUnavailable, "the proxy is stopping: entry %+v", e)
+		assert.Equal(t, relay.OutcomeUnavailable, e.Outcome, "the proxy is stopping: entry %+v", e)
 	}
 }
 
@@ -454,7 +455,7 @@ func TestTransferParams_Missing(t *testing.T) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
 		r.checkServed(q)
-		require.Equal(t, r.rec.missing, 1, "missing KV transfers counted")
+		require.Equal(t, 1, r.rec.missing, "missing KV transfers counted")
 		n := r.D[0].Counters().LocalPrefills
 		require.True(t, n == 1, "decode computed %d prompts", n)
 	})
@@ -489,7 +490,7 @@ func TestBadInput(t *testing.T) {
 			}
 		})
 	}
-	require.Equal(t, legs(r.P)+legs(r.D), 0, "legs for requests that are refused")
+	require.EqualValues(t, 0, legs(r.P)+legs(r.D), "legs for requests that are refused")
 	ok := r.post("/v1/completions", `{"model":"m","prompt":"x","max_tokens":2}`, "Content-Type", "Application/JSON; charset=utf-8")
 	ok.require(t, http.StatusOK)
 }
@@ -787,7 +788,7 @@ func TestFailedPrefill_NotRetried(t *testing.T) {
 		}
 		ask(prompt)
 		n := legs([]*fakevllm.Server{cached})
-		assert.Equal(t, n, 2, "the instance that failed the request got %d prefills", n-1)
+		assert.EqualValues(t, 2, n, "the instance that failed the request got %d prefills", n-1)
 		for _, e := range slices.Concat(r.P, r.D) {
 			e.ClearFaults()
 			e.ForgetRequests()
@@ -851,7 +852,7 @@ func TestUnreachablePrefills_Bypassed(t *testing.T) {
 		if tc.status == http.StatusOK {
 			attempts = strconv.Itoa(tc.failures + 1)
 		}
-		assert.Equal(t, a.header.Get("X-PD-Attempts"), attempts, "%+v: attempts", tc)
+		assert.Equal(t, attempts, a.header.Get("X-PD-Attempts"), "%+v: attempts", tc)
 		if e := r.entry(); a.status != tc.status || e.Failed != tc.failures || e.DecodeOnly != tc.reason || a.header.Get("X-PD-Decode-Only") != tc.reason {
 			t.Errorf("%+v: %d after %d failures, decode-only because of %q: %s", tc, a.status, e.Failed, e.DecodeOnly, a.body)
 		}

@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // ofVersions sets the vLLM versions in the records of the rig's engines, prefill first.
@@ -78,8 +79,8 @@ func TestRefusal_SpendsTransfer(t *testing.T) {
 			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
 			body := chatBody(true, "")
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
-			assert.Equal(t, legs(r.P), tc.prefills, "prefills")
-			assert.Equal(t, len(r.rec.spent), int(tc.prefills)-1, "spent KV transfers")
+			assert.Equal(t, tc.prefills, legs(r.P), "prefills")
+			assert.Equal(t, int(tc.prefills)-1, len(r.rec.spent), "spent KV transfers")
 		})
 	}
 }
@@ -110,7 +111,7 @@ func TestRecomputed(t *testing.T) {
 		r.checkComplete(a, true, body)
 		assert.True(t, r.rec.retried() == "decode/gave_up" && !bytes.Contains(a.body, []byte("recomputed")),
 			"retried %q: %s", r.rec.retried(), a.body)
-		assert.Equal(t, legs(r.P), 2, "prefills, because the KV transfer was spent")
+		assert.EqualValues(t, 2, legs(r.P), "prefills, because the KV transfer was spent")
 	}
 	r := start(t, fakevllm.Ascend, 1, 2, nil)
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
@@ -174,7 +175,7 @@ func TestKVBudget_FromEngineLease(t *testing.T) {
 			prefills, retried = legs(r.P), r.rec.retried()
 		}
 		// The budget limits the second decode leg, too: the exact number of prefills depends on timing.
-		assert.Equal(t, prefills > 1, tc.again, "%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
+		assert.Equal(t, tc.again, prefills > 1, "%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
 	}
 }
 

@@ -12,11 +12,12 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A request for all instances reaches each of them once, with the engines' key and not the operator's. The
@@ -135,7 +136,7 @@ func TestFanOut_EngineInBothRoles(t *testing.T) {
 			t.Errorf("%s: %d %s", what, w.Code, w.Body)
 		}
 		for _, in := range r.members.Snapshot().All() {
-			assert.Equal(t, slices.Contains(in.Record.Models, "a"), (what == "load"),
+			assert.Equal(t, (what == "load"), slices.Contains(in.Record.Models, "a"),
 				"after %s, %s has %v", what, in.Key, in.Record.Models)
 		}
 	}

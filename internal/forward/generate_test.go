@@ -8,9 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const generatePath = "/inference/v1/generate"
@@ -79,5 +80,5 @@ func TestTokens_OptionUnsupported(t *testing.T) {
 	a := r.post(generatePath, tokensBody(false, ""))
 	assert.True(t, a.status == http.StatusForbidden && string(a.body) == said, "%d %s", a.status, a.body)
 	r.noneTroubled()
-	assert.Equal(t, r.rec.retried(), "", "tried again")
+	assert.Equal(t, "", r.rec.retried(), "tried again")
 }

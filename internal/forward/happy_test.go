@@ -12,12 +12,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestOneRequest(t *testing.T) {
@@ -49,7 +50,7 @@ func TestOneRequest(t *testing.T) {
 						"ids of the legs: %q, %q", id, d[0].Header.Get("X-Request-Id"))
 					require.True(t, d[0].Header.Get("Authorization") == "Bearer client-key" && d[0].Header.Get("X-Pd-Trace") == "",
 						"headers of the decode leg: %v", d[0].Header)
-					require.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }), 0,
+					require.EqualValues(t, 0, total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }),
 						"prompts computed twice")
 					r.checkEngines()
 				})
@@ -78,7 +79,7 @@ func TestEdit_KeepsOtherBytes(t *testing.T) {
 	want := `{"min_tokens":1,"ignore_eos":true,"stream":false,` +
 		`"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null},` +
 		strings.Replace(body[1:], `"max_\u0074okens":5`, `"max_\u0074okens":1`, 1)
-	assert.Equal(t, string(sorted(legBody(t, r.P[0]))), string(sorted([]byte(want))),
+	assert.Equal(t, string(sorted([]byte(want))), string(sorted(legBody(t, r.P[0]))),
 		"prefill leg differs: want %.400s", want)
 	r.checkEngines()
 }
@@ -134,7 +135,7 @@ func TestControlFields_Stripped(t *testing.T) {
 					assert.False(t, bytes.Contains(q.Body, []byte(bad)), "%s reached an engine: %s", bad, q.Body)
 				}
 				for _, h := range []string{"X-Data-Parallel-Rank", "X-Prefiller-Host-Port", "X-Vllm-Priority", "X-Pd-Trace", "X-Api-Key"} {
-					assert.Equal(t, q.Header.Get(h), "", "%s reached an engine", h)
+					assert.Equal(t, "", q.Header.Get(h), "%s reached an engine", h)
 				}
 			}
 			assert.True(t, len(seen) >= 3, "%d requests reached engines", len(seen))
@@ -183,7 +184,7 @@ func TestTraceAll(t *testing.T) {
 			for _, stream := range []bool{false, true} {
 				a := r.post("/v1/chat/completions", chatBody(stream, ""), tc.headers...)
 				got := a.header.Get("X-PD-Prefill") == r.P[0].Address() && a.header.Get("X-PD-Decode") == r.D[0].Address()
-				assert.Equal(t, got, tc.want, "all %v, %v: %v", all, tc.headers, a.header)
+				assert.Equal(t, tc.want, got, "all %v, %v: %v", all, tc.headers, a.header)
 			}
 		}
 	}
@@ -294,7 +295,7 @@ func TestRoute_UnsupportedByEngines(t *testing.T) {
 		if a.status != http.StatusNotFound || a.header.Get("X-PD-Attempts") != "1" || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Decode-Only") != reason {
 			t.Errorf("%s: %d %v %s", path, a.status, a.header, a.body)
 		}
-		assert.Equal(t, asked.Load()-before, 1, "%s: legs", path)
+		assert.EqualValues(t, 1, asked.Load()-before, "%s: legs", path)
 		e := r.entry()
 		assert.True(t, e.Outcome == relay.OutcomeClientError && e.DecodeOnly == reason, "%s: %+v", path, e)
 	}

@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
@@ -36,9 +38,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -515,7 +515,7 @@ func async(send func() answer) chan answer {
 // check reports whether an answer has a status and its body contains all of the parts.
 func (a answer) check(t *testing.T, status int, parts ...string) bool {
 	t.Helper()
-	return assert.Equal(t, a.status, status, "%v: %s", a.err, a.body) && assert.Contains(t, string(a.body), parts...)
+	return assert.Equal(t, status, a.status, "%v: %s", a.err, a.body) && testkit.Contains(t, string(a.body), parts...)
 }
 
 // require is check that ends the test.
@@ -628,7 +628,7 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
 	require.NoError(r.t, err)
 	require.True(r.t, a.err == nil && a.status == http.StatusOK, "status %d, err %v: %s", a.status, a.err, a.body)
-	require.Equal(r.t, a.text(r.t), want[0].Text, "text")
+	require.Equal(r.t, want[0].Text, a.text(r.t), "text")
 	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
 		events := a.events()
 		n := strings.Count(string(a.body), "[DONE]")

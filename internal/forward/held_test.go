@@ -10,11 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // waitForHeld waits until ok accepts the memory held by the bodies in flight.
@@ -121,7 +122,7 @@ func TestAnnouncedBody_NoMemory(t *testing.T) {
 	resp, err := http.ReadResponse(in, nil)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
-	assert.Equal(t, resp.StatusCode, http.StatusServiceUnavailable, resp.Status)
+	assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode, resp.Status)
 }
 
 // A client that announces a large body but sends little of it holds little memory.

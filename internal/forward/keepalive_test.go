@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -22,8 +25,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // often is a keep-alive interval that does not slow a test down.
@@ -111,11 +113,11 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 			t.Fatalf("%d %v", resp.StatusCode, resp.Header)
 		}
 		got := readUntil(t, in, ": keep-alive\n\n: keep-alive\n\n: keep-alive\n\n")
-		assert.Equal(t, strings.Trim(got, ": kep-aliv\n"), "", "before anything is generated: %q", got)
+		assert.Equal(t, "", strings.Trim(got, ": kep-aliv\n"), "before anything is generated: %q", got)
 		close(g.open)
 		rest, err := io.ReadAll(in)
 		require.NoError(t, err)
-		assert.Contains(t, string(rest), ": X-Pd-Attempts: 2\n", ": X-Pd-Prefill: "+g.address+"\n")
+		testkit.Contains(t, string(rest), ": X-Pd-Attempts: 2\n", ": X-Pd-Prefill: "+g.address+"\n")
 		r.checkWhole(q, answer{status: resp.StatusCode, header: resp.Header, body: withoutKeepAlives(openai.KindOf(q.path), rest)})
 		e := r.entry()
 		if e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
@@ -288,7 +290,7 @@ func TestKeepAlive_FromHungEngine(t *testing.T) {
 			eventually(t, "content is progress", func() bool { return progress() == 1 })
 			e.parts <- kept.own
 			readUntil(t, in, kept.own)
-			assert.Equal(t, progress(), 1, "times progress")
+			assert.EqualValues(t, 1, progress(), "times progress")
 			e.parts <- kept.content[:9]
 			eventually(t, "a part of an event is progress", func() bool { return progress() > 1 })
 			e.parts <- kept.content[9:]

@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // limited starts a rig in which the header Key names the client's key.
@@ -70,7 +71,7 @@ func TestKeyLimits(t *testing.T) {
 			t.Errorf("%s %s: %d with %q in the access log", tc.key, tc.path, a.status, e.Refused)
 		}
 		after := a.header.Get("Retry-After")
-		assert.Equal(t, (after != ""), (a.status == 429), "%s %s: %d with Retry-After %q", tc.key, tc.path, a.status, after)
+		assert.Equal(t, (a.status == 429), (after != ""), "%s %s: %d with Retry-After %q", tc.key, tc.path, a.status, after)
 	}
 	want := "[a 1 4 b 2 1 c 1 0 default 1 0]"
 	eventually(t, want, func() bool {
@@ -123,12 +124,12 @@ func TestKeyUse_WithoutBody(t *testing.T) {
 	r.entry()
 	for _, q := range [][2]string{{http.MethodGet, one}, {http.MethodPost, one + "/cancel"}, {http.MethodGet, "/tokenizer_info"}} {
 		a := do(http.DefaultClient, newRequest(t.Context(), t, q[0], r.URL+q[1], nil, "Key", "a"))
-		assert.Equal(t, a.header.Get("Server"), "uvicorn", "%s: %d %s", q, a.status, a.body)
+		assert.Equal(t, "uvicorn", a.header.Get("Server"), "%s: %d %s", q, a.status, a.body)
 		r.entry()
 	}
 	for _, u := range table.Usage() {
 		want := map[string]int64{"a": 3, instance.DefaultKey: 1}[u.Key]
-		assert.Equal(t, u.Hour.Requests, want, "%s: requests", u.Key)
+		assert.Equal(t, want, u.Hour.Requests, "%s: requests", u.Key)
 	}
 }
 

@@ -4,9 +4,10 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Engines get the client's key or the proxy's. A scheme without a key, which lm-eval sends if its
@@ -34,7 +35,7 @@ func TestKeyForTheEngines(t *testing.T) {
 			r.post("/v1/chat/completions", chatBody(false, ""), header...).require(t, http.StatusOK)
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 				for _, q := range posted(s) {
-					assert.Equal(t, q.Header.Get("Authorization"), tc.want, s.Address())
+					assert.Equal(t, tc.want, q.Header.Get("Authorization"), s.Address())
 					assert.True(t, q.Header["X-Api-Key"] == nil && q.Header["X_api_key"] == nil,
 						"%s got the client's x-api-key: %v", s.Address(), q.Header)
 				}

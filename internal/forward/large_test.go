@@ -12,13 +12,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An answer with log probabilities may have many megabytes. Whatever its size, it reaches the client without
@@ -49,13 +50,13 @@ func TestLargeAnswer_Edited(t *testing.T) {
 	require.NoError(t, json.Unmarshal(a.body, &got))
 	assert.True(t, string(got.Transfer) == "null" && !bytes.Contains(a.body, []byte("remote_host")),
 		"the KV transfer reaches the client: %s", got.Transfer)
-	assert.Equal(t, got.Usage.Details.Cached, 0, "cached tokens, prefill had none")
+	assert.Equal(t, 0, got.Usage.Details.Cached, "cached tokens, prefill had none")
 	if len(got.Choices) != 1 || got.Choices[0].FinishReason != "length" || len(got.Choices[0].TokenIDs) != 20000 {
 		t.Errorf("%d choices of another end", len(got.Choices))
 	}
 	n := a.header.Get("Content-Length")
 	assert.True(t, n == strconv.Itoa(len(a.body)), "Content-Length %s of %d", n, len(a.body))
-	assert.Equal(t, r.rec.retried(), "decode/aborted", "retried")
+	assert.Equal(t, "decode/aborted", r.rec.retried(), "retried")
 	r.checkEngines()
 }
 

@@ -6,10 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Each request on a connection reaches the engines with its own header, whatever headers earlier requests

@@ -13,14 +13,15 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // target parses one target of a model route, such as "70:new" or "30:old{tier=a}".
@@ -171,7 +172,7 @@ func TestModelRoute_StreamContinues(t *testing.T) {
 		n := strings.Count(string(a.body), `"model":`)
 		assert.True(t, n != 0 && n == strings.Count(string(a.body), `"model":"chat"`), "models in %s", a.body)
 		e := r.entry()
-		assert.Equal(t, e.Continued, 1, "entry %+v", e)
+		assert.Equal(t, 1, e.Continued, "entry %+v", e)
 	}
 }
 
@@ -270,7 +271,7 @@ func TestModelRoute_TargetDies(t *testing.T) {
 			}
 		}
 		all.Wait()
-		assert.Equal(t, lost.Load(), 0, "%s: lost", kind)
+		assert.EqualValues(t, 0, lost.Load(), "%s: lost", kind)
 		if kind == "ejected" {
 			continue
 		}
@@ -280,7 +281,7 @@ func TestModelRoute_TargetDies(t *testing.T) {
 				break
 			}
 		}
-		assert.Equal(t, kind, "", "no request shows that it went to the other target")
+		assert.Equal(t, "", kind, "no request shows that it went to the other target")
 	}
 }
 
@@ -352,9 +353,9 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 			t.Errorf("/v1/models%s: %s", path, text)
 		}
 	}
-	assert.Equal(t, r.targetOf("old", true), "", "the request went to")
+	assert.Equal(t, "", r.targetOf("old", true), "the request went to")
 	change("old", "0:old", "100:new")
-	assert.Equal(t, r.targetOf("old", true), "new", "the request went to")
+	assert.Equal(t, "new", r.targetOf("old", true), "the request went to")
 	if a := r.post(chatPath, chatOf("none", false)); a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), "none") {
 		t.Errorf("%d %s", a.status, a.body)
 	} else if passed := a.header.Get("X-Pd-Model-Fallback"); passed != "" {

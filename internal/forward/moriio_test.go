@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // moriioModes runs a test for both modes, against engines that speak them as vLLM does.
@@ -81,7 +82,7 @@ func TestMoRIIORead_NeverDecodeOnly(t *testing.T) {
 			a := r.post(tc.path, tc.body)
 			r.entry()
 			assert.True(t, a.status >= 500 && strings.Contains(string(a.body), tc.reason), "%d: %s", a.status, a.body)
-			assert.Equal(t, len(posted(r.D[0])), 0, "legs to decode")
+			assert.Equal(t, 0, len(posted(r.D[0])), "legs to decode")
 		})
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -21,8 +23,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Eight ranks notify in any order: before the HTTP answer, after it, or some before and some after. The proxy
@@ -92,7 +92,7 @@ func TestNotificationLost(t *testing.T) {
 	d.reply(streams)
 	e := w.checkServed(got)
 	assert.True(t, e.Failed == 1 && e.Prefill == second.address, "%+v", e)
-	assert.Equal(t, w.rig.rec.retried(), "prefill/not_notified", "retried")
+	assert.Equal(t, "prefill/not_notified", w.rig.rec.retried(), "retried")
 }
 
 // With a single pair, an attempt without notifications is not repeated: a request waits at most once. Decode
@@ -228,7 +228,7 @@ func TestNotifiedClientLeaves(t *testing.T) {
 			}
 			leave()
 			e := w.rig.entry()
-			assert.Equal(t, e.Outcome, relay.OutcomeClientGone, "%+v", e)
+			assert.Equal(t, relay.OutcomeClientGone, e.Outcome, "%+v", e)
 			await(t, "the end of the leg", l.left)
 			<-got
 			eventually(t, "the wait is over", func() bool { return w.waits.over.Load() == 1 })
@@ -246,10 +246,10 @@ func TestNotifiedPrefillRefuses(t *testing.T) {
 	got := w.begin(t.Context(), chatBody(true, `,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"`))
 	w.leg(instance.Prefill).reply(fails(400))
 	d := w.leg(instance.Decode)
-	assert.Equal(t, w.rig.sched.InFlight(w.D[0].Key), 1, "legs in flight at decode")
+	assert.EqualValues(t, 1, w.rig.sched.InFlight(w.D[0].Key), "legs in flight at decode")
 	d.reply(streams)
 	e := w.checkServed(got)
-	assert.Equal(t, e.DecodeOnly, "forced_tool", "%+v", e)
+	assert.Equal(t, "forced_tool", e.DecodeOnly, "%+v", e)
 }
 
 // If an instance of the pair leaves the membership or restarts while prefill computes, or while the proxy
@@ -286,8 +286,8 @@ func TestNotifiedInstanceRemoved(t *testing.T) {
 				assert.True(t, d.tag == again.tag, "decode reads %s, sent was %s", d.tag, again.tag)
 				d.reply(streams)
 				e := w.checkServed(got)
-				assert.Equal(t, e.Failed, 1, "%+v", e)
-				assert.Equal(t, w.rig.rec.retried(), string(role)+"/gone", "retried")
+				assert.Equal(t, 1, e.Failed, "%+v", e)
+				assert.Equal(t, string(role)+"/gone", w.rig.rec.retried(), "retried")
 			})
 		}
 	}
@@ -312,7 +312,7 @@ func TestNotifiedUnfit(t *testing.T) {
 			got := w.begin(t.Context(), chatBody(true, ""))
 			w.leg(instance.Decode).reply(streams)
 			e := w.checkServed(got)
-			assert.Equal(t, e.DecodeOnly, want, "%+v", e)
+			assert.Equal(t, want, e.DecodeOnly, "%+v", e)
 		})
 	}
 }
@@ -378,5 +378,5 @@ func TestNotified_CorrectAnswers(t *testing.T) {
 	}
 	all.Wait()
 	r.checkEngines()
-	assert.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), 0, "read too early")
+	assert.EqualValues(t, 0, total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }), "read too early")
 }

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -26,8 +29,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // observer counts the reports of the queue.
@@ -146,7 +147,7 @@ func sendQueued(t *testing.T, r *rig, q *admission.Queues, names ...string) []st
 		key, _, _ := strings.Cut(rest, "/")
 		clients.Go(func() {
 			a := r.post(queuedPath, queuedBody(name), "X-Priority", class, "X-Key", key, "X-Highest", "interactive")
-			assert.Equal(t, a.status, http.StatusOK, "%s: %s", name, a.body)
+			assert.Equal(t, http.StatusOK, a.status, "%s: %s", name, a.body)
 		})
 		waiting(t, q, i+1)
 	}
@@ -171,7 +172,7 @@ func TestQueueOrder(t *testing.T) {
 	r, q, seen := startQueue(t, admission.On, nil)
 	got := sendQueued(t, r, q, "batch/a/1", "default/a/1", "default/a/2", "default/a/3", "default/b/1", "default/b/2", "interactive/c/1", "batch/a/2")
 	want := "interactive/c/1 default/a/1 default/b/1 default/a/2 default/b/2 default/a/3 batch/a/1 batch/a/2"
-	assert.Equal(t, strings.Join(got, " "), want, got)
+	assert.Equal(t, want, strings.Join(got, " "), got)
 	assert.True(t, seen.of("default waited") == 5 && seen.of("batch waited") == 2 && seen.of("interactive waited") == 1,
 		"%v", seen.seen)
 }
@@ -252,7 +253,7 @@ func TestQueueLeaveAndStop(t *testing.T) {
 		}
 		answered <- r.post(queuedPath, queuedBody("x"))
 	}
-	assert.Equal(t, seen.of("default refused stopping"), 3, seen.seen)
+	assert.Equal(t, 3, seen.of("default refused stopping"), seen.seen)
 }
 
 // A request that would wait too long is refused at once, if the engines report that they are full.
@@ -411,7 +412,7 @@ func TestQueueAgain_Ends(t *testing.T) {
 			}
 			client.Wait()
 			e := r.entry()
-			assert.Equal(t, e.Outcome, tt.outcome, "%+v", e)
+			assert.Equal(t, tt.outcome, e.Outcome, "%+v", e)
 		})
 	}
 }
@@ -505,10 +506,10 @@ func TestQueue_Labels(t *testing.T) {
 	stable[0].Load.Waiting.Add(1000)
 	var client sync.WaitGroup
 	client.Go(func() {
-		assert.Equal(t, r.targetOf("stable", false, "session-id", "a"), "m{pair=0}")
+		assert.Equal(t, "m{pair=0}", r.targetOf("stable", false, "session-id", "a"))
 	})
 	waitingFor(t, q, "m{pair=0}", 1)
-	assert.Equal(t, r.targetOf("canary", false), "m{pair=1}")
+	assert.Equal(t, "m{pair=1}", r.targetOf("canary", false))
 	stable[0].Load.Waiting.Add(-1000)
 	q.Wake()
 	client.Wait()
@@ -597,7 +598,7 @@ func TestQueue_KeyLimit(t *testing.T) {
 				continue
 			}
 			a := r.post(queuedPath, queuedBody("x"), "X-Key", "a")
-			assert.Equal(t, a.status, want, "%+v: %s", tc, a.body)
+			assert.Equal(t, want, a.status, "%+v: %s", tc, a.body)
 		}
 	}
 }
@@ -622,7 +623,7 @@ func TestQueueCache(t *testing.T) {
 	if a := r.post(queuedPath, body("other"), "X-Request-Timeout", "10"); a.status != http.StatusTooManyRequests || !strings.Contains(string(a.body), admission.ReasonWait) {
 		t.Errorf("%d %s", a.status, a.body)
 	}
-	assert.Equal(t, prefillLoad(r).InFlight.Load(), inFlight, "requests in flight")
+	assert.Equal(t, inFlight, prefillLoad(r).InFlight.Load(), "requests in flight")
 	var clients sync.WaitGroup
 	clients.Go(func() {
 		r.post(queuedPath, body("first"), "X-Request-Timeout", "10").check(t, http.StatusOK)
@@ -666,7 +667,7 @@ func TestQueueEnginePriority(t *testing.T) {
 			return in
 		})
 		a := r.post(queuedPath, `{`+tc.body+queuedBody("x")[1:], "X-Priority", tc.class, "X-Api-Key", tc.key)
-		assert.Equal(t, a.status, http.StatusOK, "%v: %s", tc, a.body)
+		assert.Equal(t, http.StatusOK, a.status, "%v: %s", tc, a.body)
 		for role, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
 			requests := engine.Requests()
 			body := string(requests[slices.IndexFunc(requests, func(r fakevllm.Request) bool { return r.Path == queuedPath })].Body)

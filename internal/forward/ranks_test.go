@@ -9,11 +9,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 const (
@@ -143,7 +145,7 @@ func TestRanksServe(t *testing.T) {
 		short[i] -= before[i]
 	}
 	spread(t, "prefill, short prompts", short)
-	assert.Equal(t, r.rec.retried(), "", "retried")
+	assert.Equal(t, "", r.rec.retried(), "retried")
 	r.checkEnginesAndClose()
 }
 
@@ -196,7 +198,7 @@ func TestRanksFail(t *testing.T) {
 	const n = 100
 	eightAtATime(n, func(i int) { r.checkTurn(i, 1) })
 	retried := r.rec.retried()
-	assert.Contains(t, retried, "prefill/status_5xx", "decode/lost")
+	testkit.Contains(t, retried, "prefill/status_5xx", "decode/lost")
 	for _, k := range []instance.Key{key(instance.Prefill, r.P[0]), key(instance.Decode, r.D[0])} {
 		assert.True(t, r.tracker.Available(k), "%s is ejected for one of its ranks", k)
 	}
@@ -220,7 +222,7 @@ func TestRanksChange(t *testing.T) {
 		eventually(t, "it is not ejected", func() bool { return r.tracker.Available(k) })
 	}
 	eightAtATime(64, func(i int) { r.checkTurn(i, 2) })
-	assert.Contains(t, r.rec.retried(), "prefill/rank_missing", "decode/rank_missing")
+	testkit.Contains(t, r.rec.retried(), "prefill/rank_missing", "decode/rank_missing")
 	for _, n := range append(requestsPerRank(r.P[0]), requestsPerRank(r.D[0])...) {
 		if n == 0 {
 			t.Errorf("given %v and %v", requestsPerRank(r.P[0]), requestsPerRank(r.D[0]))
@@ -269,7 +271,7 @@ func TestWantedRanks(t *testing.T) {
 			}
 		}
 		if i == 3 {
-			assert.EqualSlices(t, requestsPerRank(may.P[0]), []int64{0, 2, 0, 2},
+			assert.Equal(t, []int64{0, 2, 0, 2}, requestsPerRank(may.P[0]),
 				"rank 3, which decode does not have: prefill")
 		}
 	}

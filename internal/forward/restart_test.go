@@ -7,13 +7,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // restart restarts a prefill engine at its address. If announced, the membership gets the new record, as from

@@ -5,10 +5,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
@@ -69,7 +70,7 @@ func TestSessionsOfRequests(t *testing.T) {
 		if got == "" {
 			got = tt.s.ofBody(r)
 		}
-		assert.Equal(t, got, tt.want, "%s: session", tt.name)
+		assert.Equal(t, tt.want, got, "%s: session", tt.name)
 	}
 }
 
@@ -87,5 +88,5 @@ func plainChat(t testing.TB) (http.Header, *request.Request) {
 func TestNoSession_NoAllocations(t *testing.T) {
 	h, r := plainChat(t)
 	s := Sessions{Known: true}
-	assert.Equal(t, testing.AllocsPerRun(100, func() { _ = s.ofHeader(h) + s.ofBody(r) }), 0, "allocations")
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { _ = s.ofHeader(h) + s.ofBody(r) }), "allocations")
 }

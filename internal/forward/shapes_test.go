@@ -10,14 +10,15 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Both edits preserve every form of limits and prompts that clients send.
@@ -52,7 +53,7 @@ func TestRequestShapes(t *testing.T) {
 					} else {
 						r.checkAgentAnswer(a, tc.path, body)
 					}
-					assert.Equal(t, r.D[0].Counters().LocalPrefills, 0, "the prompt was computed again")
+					assert.EqualValues(t, 0, r.D[0].Counters().LocalPrefills, "the prompt was computed again")
 					r.checkEngines()
 				}
 			}
@@ -131,7 +132,7 @@ func TestClientLeaves_BetweenLegs(t *testing.T) {
 		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failed != 0 && r.rec.retried() != "" {
 			t.Fatalf("entry %+v", e)
 		}
-		require.Equal(t, total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }), 0,
+		require.EqualValues(t, 0, total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }),
 			"answers for a client that left")
 		r.checkEngines()
 	})

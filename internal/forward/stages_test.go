@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const plainAnswer = `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
@@ -89,7 +90,7 @@ func TestBetweenTokens(t *testing.T) {
 		var gaps gapCounter
 		serve := handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: tc.reads}, func(o *forward.Options) {
 			o.EventGaps = func(endpoint string) relay.Observer {
-				assert.Equal(t, endpoint, "/v1/completions", "endpoint")
+				assert.Equal(t, "/v1/completions", endpoint, "endpoint")
 				return &gaps
 			}
 		})

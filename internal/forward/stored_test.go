@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // stored creates a stored response and returns its id.
@@ -60,7 +61,7 @@ func TestStoredResponses_FoundByID(t *testing.T) {
 		a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
 		require.True(t, a.status == http.StatusOK && a.header.Get("X-PD-Decode-Only") == bypass.StoredResponse,
 			"%d %s", a.status, a.body)
-		assert.Equal(t, r.storedRequests()-before, 2, "requests for two")
+		assert.Equal(t, 2, r.storedRequests()-before, "requests for two")
 	}
 	r.noneTroubled()
 	r.checkEngines()
@@ -71,7 +72,7 @@ func TestStoredResponses_ClientID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
 	id := r.stored(`,"request_id":"resp_mine"`)
-	require.Equal(t, id, "resp_mine")
+	require.Equal(t, "resp_mine", id)
 	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/resp_mine"); status != http.StatusOK || !strings.Contains(body, `"resp_mine"`) {
 		t.Errorf("%d %s", status, body)
 	}
@@ -95,7 +96,7 @@ func TestStoredResponses_EscapedID(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	for id, escaped := range map[string]string{"resp_10:54": "resp_10%3A54", "resp_a b": "resp_a%20b", "resp_50%": "resp_50%25", "resp_é": "resp_%C3%A9"} {
-		require.Equal(t, r.stored(`,"request_id":"`+id+`"`), id)
+		require.Equal(t, id, r.stored(`,"request_id":"`+id+`"`))
 		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+escaped)
 		assert.True(t, status == http.StatusOK && strings.Contains(body, `"id":"`+id+`"`), "%s: %d %s", id, status, body)
 	}
@@ -156,9 +157,9 @@ func TestStoredResponses_Unreachable(t *testing.T) {
 		d.Kill()
 	}
 	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
-	assert.Equal(t, status, http.StatusServiceUnavailable, body)
+	assert.Equal(t, http.StatusServiceUnavailable, status, body)
 	e := r.entry()
-	assert.Equal(t, e.Endpoint, responsesPath, "entry %+v", e)
+	assert.Equal(t, responsesPath, e.Endpoint, "entry %+v", e)
 	if e := r.entry(); e.Endpoint != "/v1/responses/{response_id}" || e.Outcome != relay.OutcomeUnavailable || e.Method != http.MethodGet {
 		t.Errorf("entry %+v", e)
 	}
@@ -170,7 +171,7 @@ func TestResponsesInTheBackground(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 1, 3, nil)
 	id := r.stored(`,"background":true`)
 	e := r.entry()
-	assert.Equal(t, e.DecodeOnly, "background", "entry %+v", e)
+	assert.Equal(t, "background", e.DecodeOnly, "entry %+v", e)
 	deadline := time.Now().Add(waitLimit)
 	for {
 		status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
@@ -218,7 +219,7 @@ func TestStoredResponses_AnyInstance(t *testing.T) {
 			change(d)
 			r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
 			status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
-			assert.Equal(t, status, http.StatusOK, body)
+			assert.Equal(t, http.StatusOK, status, body)
 			a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
 			assert.True(t, a.status == http.StatusOK && a.err == nil, "%d %v %s", a.status, a.err, a.body)
 		})
@@ -232,5 +233,5 @@ func TestStoredResponses_MembershipUnread(t *testing.T) {
 	id := r.stored("")
 	r.members.p.Store(instance.NewSnapshot(0, nil))
 	status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
-	assert.Equal(t, status, http.StatusServiceUnavailable, body)
+	assert.Equal(t, http.StatusServiceUnavailable, status, body)
 }

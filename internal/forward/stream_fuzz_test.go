@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -25,8 +28,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // scriptedClient is an upstream client whose engines send scripted bytes, in
@@ -176,7 +177,7 @@ func relayBody(t *testing.T, s upstream.Client, path, body string, interval time
 			panic(p)
 		}
 		picker.Loads.Each(func(k instance.Key, n int64) {
-			assert.Equal(t, n, 0, "%s: in flight behind the end", k)
+			assert.EqualValues(t, 0, n, "%s: in flight behind the end", k)
 		})
 	}()
 	serve(relay.Std(w), req)

@@ -5,11 +5,12 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An entry has the tokens, the finish reason and the trace of its request, on all routes that generate,
@@ -35,7 +36,7 @@ func TestEntry_Tokens(t *testing.T) {
 						t.Parallel()
 						r := start(t, fakevllm.NIXL, prefills, 1, nil)
 						a := r.post(kind.Path(), fmt.Sprintf(body, stream, more), "Traceparent", "00-"+trace+"-00f067aa0ba902b7-00")
-						require.Equal(t, a.status, 200, "%s", a.body)
+						require.Equal(t, 200, a.status, "%s", a.body)
 						e := r.entry()
 						known := prefills > 0 || more != "" || !stream || kind == openai.Responses || kind == openai.Messages
 						if (e.Input > 0) != known || e.Output != 7 || e.Finish != finish[kind] || e.TraceID != trace {

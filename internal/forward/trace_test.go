@@ -7,15 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/tracing"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -87,7 +87,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 			require.NoError(t, tracer.Close(t.Context()))
 			byName := map[string]collector.Span{}
 			for _, s := range c.Spans() {
-				assert.Equal(t, s.Trace(), clientTrace, "%s is of the trace", s.Name)
+				assert.Equal(t, clientTrace, s.Trace(), "%s is of the trace", s.Name)
 				byName[s.Name] = s
 			}
 			root := byName["POST /v1/chat/completions"]
@@ -105,9 +105,9 @@ func TestTraceHasBothLegs(t *testing.T) {
 			assert.True(t, len(e) == 1 && e[0].Name == "first token", "events of decode: %v", e)
 			for name, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
 				h := sentTo(t, engine, "/v1/chat/completions")
-				assert.Equal(t, h.Get("Traceparent"), "00-"+clientTrace+"-"+byName[name].ID()+"-01", "%s got traceparent", name)
-				assert.Equal(t, h.Get("Tracestate"), "vendor=1,other=2", "%s got tracestate", name)
-				assert.Equal(t, byName[name].Attribute("pd.instance"), engine.Address(), "%s was on", name)
+				assert.Equal(t, "00-"+clientTrace+"-"+byName[name].ID()+"-01", h.Get("Traceparent"), "%s got traceparent", name)
+				assert.Equal(t, "vendor=1,other=2", h.Get("Tracestate"), "%s got tracestate", name)
+				assert.Equal(t, engine.Address(), byName[name].Attribute("pd.instance"), "%s was on", name)
 			}
 		})
 	}
@@ -169,7 +169,7 @@ func TestTrace_ClassOfLeg(t *testing.T) {
 					class = span.Attribute("error.type")
 				}
 			}
-			assert.Equal(t, class, tc.class, "the span")
+			assert.Equal(t, tc.class, class, "the span")
 		})
 	}
 }
@@ -204,7 +204,7 @@ func TestTracingOff(t *testing.T) {
 	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	own := "00-" + clientTrace + "-" + clientSpan + "-01"
 	a := r.post("/v1/chat/completions", chatBody(true, ""), "traceparent", own, "tracestate", "vendor=1")
-	require.Equal(t, a.status, http.StatusOK, string(a.body))
+	require.Equal(t, http.StatusOK, a.status, string(a.body))
 	for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
 		h := sentTo(t, s, "/v1/chat/completions")
 		assert.True(t, h.Get("Traceparent") == own && h.Get("Tracestate") == "vendor=1", "%v", h)

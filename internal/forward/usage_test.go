@@ -4,8 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A stream that continues where its tokens are cached reports no more cached tokens than its prompt has.
@@ -55,7 +56,7 @@ func TestBrokenStreamOutput(t *testing.T) {
 				script(t, r.D[0], fault)
 				r.post(path, strings.Replace(sixtyBody(path, `,"seed":1`), `,"stream_options":{"include_usage":true}`, "", 1))
 				e := r.entry()
-				assert.Equal(t, e.Output, 20, "%s %s: output tokens", path, fault.Kind)
+				assert.Equal(t, 20, e.Output, "%s %s: output tokens", path, fault.Kind)
 			}
 		}
 	}

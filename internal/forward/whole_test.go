@@ -15,11 +15,12 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // unannounced answers the decode legs in turn with bodies without a Content-Length, like a server that sends
@@ -118,7 +119,7 @@ func TestShortAnswer_MemoryOfOwnSize(t *testing.T) { //nolint:paralleltest // se
 	for range requests {
 		w := &sink{header: http.Header{}}
 		askWhole(t, h, w)
-		require.Equal(t, w.n, 2<<10, "bytes")
+		require.Equal(t, 2<<10, w.n, "bytes")
 	}
 	runtime.ReadMemStats(&after)
 	each := (after.TotalAlloc - before.TotalAlloc) / requests

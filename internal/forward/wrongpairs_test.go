@@ -6,12 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // half is one side of a pair that may be wrong.
@@ -118,14 +119,14 @@ func (w wrongPair) test(t *testing.T) {
 			}
 			assert.True(t, a.status == http.StatusServiceUnavailable && strings.Contains(string(a.body), says),
 				"fallback %t: %d %s", fallback, a.status, a.body)
-			assert.Equal(t, legs(r.P)+legs(r.D), 0, "fallback %t: legs", fallback)
+			assert.EqualValues(t, 0, legs(r.P)+legs(r.D), "fallback %t: legs", fallback)
 		default:
 			r.checkComplete(a, true, body)
 			if e.DecodeOnly != w.reason || a.header.Get("X-PD-Decode-Only") != w.reason || e.Prefill != "" || legs(r.P) != 0 {
 				t.Errorf("decode-only %q, header %q, prefill %q", e.DecodeOnly, a.header.Get("X-PD-Decode-Only"), e.Prefill)
 			}
 			n := r.D[0].Counters()
-			assert.Equal(t, n.TransfersLoaded+n.WrongKV+n.KVParams, 0, "decode got a KV transfer: %+v", n)
+			assert.EqualValues(t, 0, n.TransfersLoaded+n.WrongKV+n.KVParams, "decode got a KV transfer: %+v", n)
 		}
 		r.checkEngines()
 	}

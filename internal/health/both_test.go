@@ -11,11 +11,11 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engineIn returns the engine at x:1 in a role, with an incarnation.
@@ -59,7 +59,7 @@ func TestBothRoles_OneRecord(t *testing.T) {
 		assert.True(t, tr.Unreachable(d.Key), "it can be reached in one role")
 		list := tr.Troubled()
 		slices.SortFunc(list, func(a, b instance.Key) int { return strings.Compare(a.String(), b.String()) })
-		assert.EqualSlices(t, list, []instance.Key{d.Key, p.Key}, "in trouble")
+		assert.Equal(t, []instance.Key{d.Key, p.Key}, list, "in trouble")
 		synctest.Wait()
 		if n := ejected.Load(); n != 2 { // as a soft ejection, then as a hard one
 			t.Errorf("%d ejections were reported", n)

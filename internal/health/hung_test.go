@@ -11,11 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // coreFleet has the cores of some engines whose API servers always answer.
@@ -219,7 +220,7 @@ func TestTracker_HungCore(t *testing.T) {
 			}
 			s := tr.Share(in.Key)
 			assert.True(t, s <= 0.2, "share %v right after", s)
-			assert.Equal(t, dead.Load(), 0,
+			assert.EqualValues(t, 0, dead.Load(),
 				"a hung instance may still answer, and its legs were ended without an alternative")
 		})
 	}
@@ -405,9 +406,9 @@ func TestTracker_TimeoutsNeedATrial(t *testing.T) {
 			require.False(t, tr.Unreachable(in.Key), "not ejected, or not as at first")
 			require.False(t, tr.Available(in.Key), "not ejected, or not as at first")
 			time.Sleep(20 * time.Second)
-			assert.NotEqual(t, tr.Available(in.Key), timedOut, "timed out: available")
+			assert.NotEqual(t, timedOut, tr.Available(in.Key), "timed out: available")
 			// It has failed a trial, so it is excluded even if most instances are ejected.
-			assert.Equal(t, tr.Unreachable(in.Key), timedOut, "timed out: unreachable")
+			assert.Equal(t, timedOut, tr.Unreachable(in.Key), "timed out: unreachable")
 			resume()
 			time.Sleep(30 * time.Second)
 			assert.True(t, tr.Available(in.Key), "not readmitted")
@@ -428,7 +429,7 @@ func TestTracker_TrialOfFullEngine(t *testing.T) {
 				tr.Strike(in, "m", "prefill_timeout", true)
 			}
 			time.Sleep(20 * time.Second)
-			assert.Equal(t, tr.Available(in.Key), tc.changing && tc.queued, "%+v: available", tc)
+			assert.Equal(t, tc.changing && tc.queued, tr.Available(in.Key), "%+v: available", tc)
 		})
 	}
 }
@@ -503,7 +504,7 @@ func TestTracker_SuspendedEngineRestarts(t *testing.T) {
 	run(t, c.use, func(tr *health.Tracker, src *source, _ *engine, in *instance.Instance) {
 		c.set(func() { c.suspended["d:1"] = instance.Sleeping })
 		tr.CheckSuspended(t.Context(), in)
-		require.Equal(t, tr.View(in.Key), instance.Sleeping)
+		require.Equal(t, instance.Sleeping, tr.View(in.Key))
 		src.set(inst("b"))
 		synctest.Wait()
 		if tr.Trouble() || !tr.Available(in.Key) {
@@ -521,7 +522,7 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 		runCores(t, nil, []*instance.Instance{in, peer}, func(tr *health.Tracker, c *coreFleet) {
 			c.set(func() { c.noRoutes["d:2"] = true })
 			tr.CheckSuspended(t.Context(), in)
-			require.Equal(t, tr.View(in.Key), "")
+			require.EqualValues(t, "", tr.View(in.Key))
 			c.set(func() { c.suspended["d:1"] = state })
 			c.hang("d:1")
 			waitEjected(tr, in, 20*time.Second) // found while its legs wait
@@ -532,7 +533,7 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 			for range 5 {
 				tr.Strike(in, "m", "status_503", false)
 			}
-			assert.Equal(t, tr.View(in.Key), state, "view after failures")
+			assert.Equal(t, state, tr.View(in.Key), "view after failures")
 			c.set(func() { c.suspended["d:1"] = "" })
 			time.Sleep(3 * time.Second)
 			v := tr.View(in.Key)
@@ -541,7 +542,7 @@ func TestTracker_SuspendedEngine(t *testing.T) {
 			for range 10 {
 				tr.CheckSuspended(t.Context(), peer)
 			}
-			assert.Equal(t, c.asked, before+1, "an engine without the routes was asked %d times", c.asked-before)
+			assert.Equal(t, before+1, c.asked, "an engine without the routes was asked %d times", c.asked-before)
 		})
 	}
 }

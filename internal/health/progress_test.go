@@ -5,11 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // reading returns the metrics of an engine with one rank.
@@ -127,6 +128,6 @@ func TestTracker_ProgressOfRanks(t *testing.T) {
 		time.Sleep(time.Minute)
 		tr.Observe(in.Key, ranks(2))
 		last, _, _ := tr.Progress(in.Key)
-		assert.Equal(t, time.Since(last), 0, "age of the progress")
+		assert.EqualValues(t, 0, time.Since(last), "age of the progress")
 	})
 }

@@ -7,10 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func instanceAt(role instance.Role, address string) *instance.Instance {
@@ -54,7 +55,7 @@ func TestSilence_AllSilentNotEjected(t *testing.T) {
 				resume()
 				synctest.Wait()
 				assert.False(t, tr.Trouble(), "it answers, and something is held against it")
-				assert.Equal(t, tr.SilentFor(all[0].Key), 0, "it answers, and something is held against it")
+				assert.EqualValues(t, 0, tr.SilentFor(all[0].Key), "it answers, and something is held against it")
 			})
 		})
 	}
@@ -100,7 +101,7 @@ func TestSilence_PeerAnswers(t *testing.T) {
 		defer resume()
 		second := silentTime(t, tr, in)
 		assert.True(t, second >= 2*first, "given %s, then %s: that it was slow is forgotten", first, second)
-		assert.Equal(t, dead.Load(), 0, "a silent instance may still answer, and was called dead")
+		assert.EqualValues(t, 0, dead.Load(), "a silent instance may still answer, and was called dead")
 	})
 }
 
@@ -235,7 +236,7 @@ func TestTracker_PeersShareAModel(t *testing.T) {
 			resume := eng.hang("d:1")
 			tr.Suspect(in)
 			time.Sleep(time.Minute)
-			assert.NotEqual(t, tr.Available(in.Key), tc.ejected,
+			assert.NotEqual(t, tc.ejected, tr.Available(in.Key),
 				"beside %s of %v: ejected %t", tc.role, tc.models, !tc.ejected)
 			resume()
 			time.Sleep(time.Second)

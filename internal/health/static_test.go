@@ -5,10 +5,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A dead instance without an agent is ejected even if no request went there, and
@@ -38,7 +39,7 @@ func TestProbeStatic(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				synctest.Wait()
 				assert.False(t, tr.Trouble(), "something is held against an instance that answers")
-				assert.Equal(t, (eng.probes() > 0), tc.probed)
+				assert.Equal(t, tc.probed, (eng.probes() > 0))
 				eng.answer(errDead)
 				time.Sleep(10 * time.Second)
 				synctest.Wait()

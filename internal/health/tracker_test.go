@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -141,7 +141,7 @@ func TestRefused_ReadmittedByProbe(t *testing.T) {
 		s := tr.Share(in.Key)
 		require.True(t, s < 0.5, "share %v right after the return", s)
 		time.Sleep(10 * time.Second)
-		require.Equal(t, tr.Share(in.Key), 1, "share after the slow start")
+		require.EqualValues(t, 1, tr.Share(in.Key), "share after the slow start")
 	})
 }
 
@@ -157,8 +157,8 @@ func TestTroubledByName(t *testing.T) {
 		ejected := func(want ...instance.Key) []instance.Key {
 			t.Helper()
 			got := tr.Troubled()
-			require.Equal(t, len(got), len(want))
-			require.Equal(t, tr.Trouble(), len(want) > 0)
+			require.Equal(t, len(want), len(got))
+			require.Equal(t, len(want) > 0, tr.Trouble())
 			for _, k := range want {
 				require.True(t, slices.Contains(got, k), "%v, want %v", got, want)
 			}
@@ -284,10 +284,10 @@ func TestTracker_ReportsAboutFormerProcess(t *testing.T) {
 				func() { tr.Suspect(old) }, func() { tr.Eject(old, "refused") },
 			} {
 				report()
-				assert.NotEqual(t, tr.Available(is.Key), ejected, "%s: available", name)
+				assert.NotEqual(t, ejected, tr.Available(is.Key), "%s: available", name)
 			}
 			synctest.Wait()
-			assert.Equal(t, ejections.Load()-before, 0, "%s: ejections were reported", name)
+			assert.EqualValues(t, 0, ejections.Load()-before, "%s: ejections were reported", name)
 		})
 	}
 }
@@ -302,7 +302,7 @@ func TestTracker_RemovedNotListed(t *testing.T) {
 			src.set(&one)
 			tr.Strike(&one, "m", "5xx", false)
 		}
-		assert.Equal(t, len(tr.Troubled()), 1, "instances are listed, and one is there")
+		assert.Equal(t, 1, len(tr.Troubled()), "instances are listed, and one is there")
 	})
 }
 
@@ -320,7 +320,7 @@ func TestSuspect(t *testing.T) {
 		tr.Suspect(in)
 		synctest.Wait()
 		require.False(t, tr.Trouble(), "an instance that answers is not probed")
-		require.Equal(t, eng.probes(), 1, "an instance that answers is not probed")
+		require.Equal(t, 1, eng.probes(), "an instance that answers is not probed")
 		eng.answer(errDead)
 		tr.Suspect(in)
 		tr.Suspect(in)
@@ -342,7 +342,7 @@ func TestSuspect_ProbeNotSent(t *testing.T) {
 			tr.Suspect(in)
 			synctest.Wait()
 			require.False(t, tr.Trouble())
-			require.Equal(t, eng.probes(), n+1)
+			require.Equal(t, n+1, eng.probes())
 			time.Sleep(time.Second)
 		}
 		n := strings.Count(out.String(), "could not be probed")
@@ -374,6 +374,6 @@ func TestTracker_Closed(t *testing.T) {
 		tr.Strike(in, "m", "x", false)
 		tr.Suspect(in)
 		require.False(t, tr.Trouble(), "it went on after Close")
-		require.Equal(t, eng.probes(), 0, "it went on after Close")
+		require.Equal(t, 0, eng.probes(), "it went on after Close")
 	})
 }

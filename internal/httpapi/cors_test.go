@@ -10,13 +10,13 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // recordedAnswer is an answer of vLLM's middleware. test/real compares it with vLLM.
@@ -128,7 +128,7 @@ func TestCORS_OnEveryAnswer(t *testing.T) {
 		"a stream": ask("k", stream), "no key": ask("", stream), "a wrong key": ask("x", stream),
 		"a panic": ask("k", func(forward.Client, *http.Request) { panic("bug") }),
 	} {
-		assert.Equal(t, h.Get("Access-Control-Allow-Origin"), "https://a.example", name)
-		assert.Equal(t, h.Get("Vary"), "Origin", name)
+		assert.Equal(t, "https://a.example", h.Get("Access-Control-Allow-Origin"), name)
+		assert.Equal(t, "Origin", h.Get("Vary"), name)
 	}
 }

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/httpapi"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Browsers get the page, and all other clients get JSON.
@@ -27,9 +28,9 @@ func TestRoot_ByAcceptHeader(t *testing.T) {
 		{"application/json;q=0.5, text/html", true},
 	} {
 		_, header, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", tc.accept)
-		assert.Equal(t, body == "dashboard /", tc.page, "Accept %q: %q", tc.accept, body)
+		assert.Equal(t, tc.page, body == "dashboard /", "Accept %q: %q", tc.accept, body)
 		assert.False(t, !tc.page && !strings.Contains(body, `"name":"pdmesh"`), "Accept %q: %q", tc.accept, body)
-		assert.Equal(t, header.Get("Vary"), "Accept", "Accept %q: Vary", tc.accept)
+		assert.Equal(t, "Accept", header.Get("Vary"), "Accept %q: Vary", tc.accept)
 	}
 }
 
@@ -51,7 +52,7 @@ func TestDashboard_SameListenerAsStatus(t *testing.T) {
 	} {
 		code, header, body := call(t, http.MethodGet, tc.url, "", "Accept", html, "Origin", "https://evil.example")
 		assert.True(t, code == tc.code && strings.Contains(body, tc.body), "%s: %d %s", tc.name, code, body)
-		assert.Equal(t, header.Get("Access-Control-Allow-Origin"), "", "%s: origin whose pages may read it", tc.name)
+		assert.Equal(t, "", header.Get("Access-Control-Allow-Origin"), "%s: origin whose pages may read it", tc.name)
 	}
 	off := deps()
 	off.Dashboard = nil
@@ -59,7 +60,7 @@ func TestDashboard_SameListenerAsStatus(t *testing.T) {
 	_, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", html)
 	assert.Contains(t, body, `"name":"pdmesh"`)
 	code, _, _ := call(t, http.MethodGet, s.URL+httpapi.DashboardEvents, "")
-	assert.Equal(t, code, 404, "events with the dashboard off")
+	assert.Equal(t, 404, code, "events with the dashboard off")
 }
 
 // No page of another origin may read the events, with any --allowed-origins.
@@ -69,7 +70,7 @@ func TestDashboard_OtherOriginsRefused(t *testing.T) {
 	d.CORS = httpapi.CORS{Origins: []string{"*"}, Methods: []string{"*"}, Headers: []string{"*"}}
 	s := serve(t, d, false)
 	_, header, _ := call(t, http.MethodGet, s.URL+httpapi.DashboardEvents, "", "Origin", "https://evil.example")
-	assert.Equal(t, header.Get("Access-Control-Allow-Origin"), "", "allowed origin")
+	assert.Equal(t, "", header.Get("Access-Control-Allow-Origin"), "allowed origin")
 }
 
 // GET / lists only routes that its listener serves.

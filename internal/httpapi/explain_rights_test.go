@@ -6,10 +6,11 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // /route needs the admin key: its answer names all instances, and no right of a
@@ -35,8 +36,8 @@ func TestExplain_RequiresAdminKey(t *testing.T) {
 		{"Authorization", "Bearer secret", 200}, {"X-Api-Key", "secret", 200},
 	} {
 		code, _, body := call(t, http.MethodPost, s.URL+"/route", "{}", tc.header, tc.key)
-		assert.Equal(t, code, tc.code, "%s %q: %s", tc.header, tc.key, body)
-		assert.Equal(t, body == "explained", code == 200, "%s %q: %s", tc.header, tc.key, body)
+		assert.Equal(t, tc.code, code, "%s %q: %s", tc.header, tc.key, body)
+		assert.Equal(t, code == 200, body == "explained", "%s %q: %s", tc.header, tc.key, body)
 	}
 	_, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", "application/json")
 	assert.Contains(t, body, `"POST /route"`)

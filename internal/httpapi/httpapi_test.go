@@ -15,15 +15,15 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -282,7 +282,7 @@ func TestModelRoutes(t *testing.T) {
 			"%s %s %s: %d %s", tc.method, tc.path, tc.body, code, body)
 	}
 	code, _, _ := call(t, http.MethodDelete, s.URL+"/models/routes/org/chat", "")
-	assert.Equal(t, code, http.StatusUnauthorized, "without a key")
+	assert.Equal(t, http.StatusUnauthorized, code, "without a key")
 }
 
 // Errors about the body name the field and its expected value, without Go types.
@@ -393,7 +393,7 @@ func TestClientKeys(t *testing.T) {
 		}
 	}
 	code, _, _ := call(t, http.MethodGet, s.URL+"/health", "")
-	assert.Equal(t, code, 200, "/health wants a key")
+	assert.Equal(t, 200, code, "/health wants a key")
 }
 
 // Load balancers check with HEAD.
@@ -486,7 +486,7 @@ func TestAnthropicKey(t *testing.T) {
 		{"POST", "/reset_prefix_cache", "k1", []string{version, "2023-06-01"}, 403},
 	} {
 		code, _, body := call(t, tc.method, s.URL+tc.path, "{}", append([]string{"X-Api-Key", tc.key, "Content-Type", "application/json"}, tc.more...)...)
-		assert.Equal(t, code, tc.code, "%s %s with %q, %v: %s", tc.method, tc.path, tc.key, tc.more, body)
+		assert.Equal(t, tc.code, code, "%s %s with %q, %v: %s", tc.method, tc.path, tc.key, tc.more, body)
 		assert.False(t, tc.key == "" && !strings.Contains(body, "x-api-key"), "%s does not name the header", body)
 	}
 }
@@ -592,12 +592,12 @@ func TestAdmin_MessagesAndErrors(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, _, got := call(t, http.MethodPost, s.URL+"/instances/"+tc.path, tc.body, "Content-Type", "application/json", "X-Api-Key", "secret")
-			assert.Equal(t, code, tc.code)
+			assert.Equal(t, tc.code, code)
 			assert.Contains(t, got, tc.says)
 		})
 	}
 	code, _, got := call(t, http.MethodPost, s.URL+"/instances/add", `{"type":"decode","instance":"a:1"}`, "X-Api-Key", "secret", "Content-Type", "text/plain")
-	assert.Equal(t, code, 400, "content type")
+	assert.Equal(t, 400, code, "content type")
 	assert.Contains(t, got, "application/json")
 }
 
@@ -606,13 +606,13 @@ func TestSplitListeners(t *testing.T) {
 	s := serve(t, deps(), true)
 	for path, want := range map[string]int{"/status": 404, "/metrics": 404, "/health": 200, "/v1/models": 200} {
 		code, _, _ := call(t, http.MethodGet, s.URL+path, "")
-		assert.Equal(t, code, want, "clients' address: GET %s", path)
+		assert.Equal(t, want, code, "clients' address: GET %s", path)
 	}
 	a := httptest.NewServer(httpapi.NewAdminRouter(deps()))
 	t.Cleanup(a.Close)
 	for path, want := range map[string]int{"/status": 200, "/metrics": 200, "/readyz": 200, "/v1/models": 404} {
 		code, _, _ := call(t, http.MethodGet, a.URL+path, "")
-		assert.Equal(t, code, want, "operator's address: GET %s", path)
+		assert.Equal(t, want, code, "operator's address: GET %s", path)
 	}
 }
 
@@ -622,7 +622,7 @@ func TestFanOut_RequiresAdminKey(t *testing.T) {
 	s := serve(t, deps(), false)
 	for _, path := range []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"} {
 		code, _, got := call(t, http.MethodPost, s.URL+path, "", "X-Api-Key", "wrong")
-		assert.Equal(t, code, http.StatusForbidden, "%s with a wrong key: %s", path, got)
+		assert.Equal(t, http.StatusForbidden, code, "%s with a wrong key: %s", path, got)
 		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "Authorization", "Bearer a client's"); code != http.StatusNotFound || got != `{"detail":"Not Found"}` {
 			t.Errorf("%s without the key: %d %s", path, code, got)
 		}

@@ -14,11 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // At the connection limit, health checks and operators' routes are served,
@@ -211,7 +212,7 @@ func TestLateTrailer(t *testing.T) {
 		})
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
 		require.NoError(t, err)
-		assert.Equal(t, resp.StatusCode, http.StatusOK)
+		assert.Equal(t, http.StatusOK, resp.StatusCode)
 	}
 	for range 10 { // the race detector needs a read next to the write
 		synctest.Test(t, round)

@@ -9,12 +9,12 @@ import (
 	"testing"
 
 	"github.com/gin-gonic/gin"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
 
@@ -79,7 +79,7 @@ func TestTable_EveryVLLMRoute(t *testing.T) {
 		switch row.Verdict {
 		case routes.PD, routes.Passed, routes.FannedTo, routes.Answered:
 		case routes.Refused:
-			assert.NotEqual(t, row.Note, "", "%s is refused without a reason", row.Route)
+			assert.NotEqual(t, "", row.Note, "%s is refused without a reason", row.Route)
 		default:
 			t.Errorf("%s: %q is no verdict", row.Route, row.Verdict)
 		}
@@ -99,7 +99,7 @@ func TestTable_MatchesCode(t *testing.T) {
 	for _, row := range rows {
 		has := code[row.Route]
 		delete(code, row.Route)
-		assert.NotEqual(t, has, row.Verdict == routes.Refused, "%s is %s, and in the code", row.Route, row.Verdict)
+		assert.NotEqual(t, row.Verdict == routes.Refused, has, "%s is %s, and in the code", row.Route, row.Verdict)
 	}
 	for _, route := range own {
 		assert.True(t, code[route], "%s is in the table of the proxy's own routes only", route)
@@ -140,7 +140,7 @@ func TestDocs_OperatorRoutes(t *testing.T) {
 		path := route.Path()
 		keyless, _, _ := call(t, route.Method(), s.URL+path, "")
 		code, _, _ := call(t, route.Method(), s.URL+path, "", "X-Api-Key", "sk-read")
-		assert.Equal(t, keyless == http.StatusUnauthorized && code != http.StatusForbidden, readable[route],
+		assert.Equal(t, readable[route], keyless == http.StatusUnauthorized && code != http.StatusForbidden,
 			"%s: the right read allows it, on the page", route)
 		if keyless == http.StatusNotFound || path == httpapi.DashboardEvents { // "fanned out" and "dashboard" on the page
 			continue

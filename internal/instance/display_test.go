@@ -3,8 +3,9 @@ package instance_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The status and its reason are derived from record, view, intent and opinion, in a fixed order.
@@ -60,9 +61,9 @@ func TestStatus(t *testing.T) {
 				"%q (%s), want %q (%s)", seen.Status(), seen.Reason, tc.status, tc.reason)
 			sel, err := instance.ParseSelector("state=" + tc.status)
 			assert.True(t, err == nil && sel.Matches(seen), "state=%s: %v", tc.status, err)
-			assert.Equal(t, in.CanServe(tc.opinion), tc.serves, "it serves")
-			assert.Equal(t, in.View, before.View, "the instance itself has changed")
-			assert.Equal(t, in.Reason, before.Reason, "the instance itself has changed")
+			assert.Equal(t, tc.serves, in.CanServe(tc.opinion), "it serves")
+			assert.Equal(t, before.View, in.View, "the instance itself has changed")
+			assert.Equal(t, before.Reason, in.Reason, "the instance itself has changed")
 		})
 	}
 }

@@ -6,8 +6,9 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // publisher publishes snapshots the way a watcher does.
@@ -40,7 +41,7 @@ func TestFollow_CallsForEachSnapshot(t *testing.T) {
 			defer close(done)
 			var last *instance.Snapshot
 			instance.Follow(ctx, p.snapshot, func(prev, next *instance.Snapshot) {
-				assert.Equal(t, prev, last, "prev, which is the snapshot of the previous call")
+				assert.Same(t, last, prev, "prev, which is the snapshot of the previous call")
 				last = next
 				revisions = append(revisions, next.Revision)
 			})
@@ -79,7 +80,7 @@ func TestFollow_NeverMissesTheNewest(t *testing.T) {
 			cancel()
 		}
 	})
-	assert.Equal(t, seen, last, "returned at revision")
+	assert.EqualValues(t, last, seen, "returned at revision")
 }
 
 func TestAwait(t *testing.T) {

@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestParseAddress(t *testing.T) {
@@ -53,8 +54,8 @@ func TestParseAddress(t *testing.T) {
 		t.Run(tc.in, func(t *testing.T) {
 			t.Parallel()
 			got, err := instance.ParseAddress(tc.in)
-			require.Equal(t, got, tc.want, "ParseAddress(%q): %v", tc.in, err)
-			require.Equal(t, err == nil, tc.says == "", "ParseAddress(%q): %v", tc.in, err)
+			require.Equal(t, tc.want, got, "ParseAddress(%q): %v", tc.in, err)
+			require.Equal(t, tc.says == "", err == nil, "ParseAddress(%q): %v", tc.in, err)
 			if err != nil && (!errors.Is(err, instance.ErrAddress) || !strings.Contains(err.Error(), tc.says)) {
 				t.Fatalf("error %v, want ErrAddress with %q", err, tc.says)
 			}
@@ -73,9 +74,9 @@ func TestPrintable(t *testing.T) {
 		"plain ü 日本": "plain ü 日本", "a\nb\tc\r": `a\nb\tc\r`, "\x1b[2J": `\u001b[2J`, "\xff\xfe": `\xff\xfe`,
 		"\u202eevil": `\u202eevil`, "a\u200bb": `a\u200bb`, "\u0085": `\u0085`, "": "",
 	} {
-		assert.Equal(t, instance.Printable(in, 0), want, "Printable(%q)", in)
+		assert.Equal(t, want, instance.Printable(in, 0), "Printable(%q)", in)
 	}
-	assert.Equal(t, instance.Printable(strings.Repeat("x", 50), 10), "xxxxxxxxxx...", "cut")
+	assert.Equal(t, "xxxxxxxxxx...", instance.Printable(strings.Repeat("x", 50), 10), "cut")
 }
 
 func TestSnapshot(t *testing.T) {
@@ -93,8 +94,8 @@ func TestSnapshot(t *testing.T) {
 	for _, i := range s.All() {
 		order = append(order, i.Key.String()+" "+string(i.View))
 	}
-	assert.Equal(t, strings.Join(order, ", "), "prefill/c:1 , decode/a:1 orphan, decode/a:1 pending, decode/b:1 ")
-	assert.Equal(t, len(s.Usable(instance.Decode)), 2, "usable, want the orphan and b:1")
+	assert.Equal(t, "prefill/c:1 , decode/a:1 orphan, decode/a:1 pending, decode/b:1 ", strings.Join(order, ", "))
+	assert.Equal(t, 2, len(s.Usable(instance.Decode)), "usable, want the orphan and b:1")
 	i, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "a:1"})
 	assert.True(t, ok && i.View == instance.Orphan, "Lookup returned %+v: a pending add must not hide a member", i)
 	select {
@@ -111,24 +112,24 @@ func TestIncarnation(t *testing.T) {
 	t.Parallel()
 	a := &instance.Instance{CreateRevision: 5}
 	b := &instance.Instance{CreateRevision: 5, Record: instance.Record{ID: "x"}}
-	assert.Equal(t, a.Incarnation(), "rev-5")
-	assert.Equal(t, b.Incarnation(), "x")
+	assert.Equal(t, "rev-5", a.Incarnation())
+	assert.Equal(t, "x", b.Incarnation())
 }
 
 func TestWeight(t *testing.T) {
 	t.Parallel()
 	in := &instance.Instance{Verified: true, Record: instance.Record{State: instance.Ready}}
-	assert.Equal(t, in.Weight(), instance.DefaultWeight, "without one it")
+	assert.Equal(t, instance.DefaultWeight, in.Weight(), "without one it")
 	for w, usable := range map[int]bool{0: false, 1: true, 300: true} {
 		in.Record.Weight = &w
-		assert.Equal(t, in.Weight(), w)
-		assert.Equal(t, in.Usable(), usable)
+		assert.Equal(t, w, in.Weight())
+		assert.Equal(t, usable, in.Usable())
 	}
 }
 
 func TestLocalAddress(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{"0.0.0.0": "127.0.0.1:1", "::": "[::1]:1", "10.0.0.1": "10.0.0.1:1", "": "127.0.0.1:1", "h": "h:1"} {
-		assert.Equal(t, instance.LocalAddress(host, 1), want, host)
+		assert.Equal(t, want, instance.LocalAddress(host, 1), host)
 	}
 }

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestServes(t *testing.T) {
@@ -34,7 +35,7 @@ func TestServes(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s strict=%v", tc.want, tc.strict), func(t *testing.T) {
 			t.Parallel()
-			assert.Equal(t, facts.Serves(tc.want, tc.strict), tc.match)
+			assert.Equal(t, tc.match, facts.Serves(tc.want, tc.strict))
 		})
 	}
 	assert.False(t, (&instance.Facts{Models: []string{"a/"}, Roots: []string{"/"}}).Serves("b/", false),

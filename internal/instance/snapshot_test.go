@@ -6,8 +6,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Whatever the order of its input, a snapshot is sorted and finds each membership, and never a pending add.
@@ -38,7 +39,7 @@ func TestSnapshotFindsMembers(t *testing.T) {
 		rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		given := slices.Clone(all)
 		s := instance.NewSnapshot(7, all)
-		require.EqualSlices(t, all, given, "the slice of the caller was sorted")
+		require.Equal(t, given, all, "the slice of the caller was sorted")
 		last := ""
 		for _, in := range s.All() {
 			order := map[instance.Role]string{instance.Prefill: "1", instance.Decode: "2"}[in.Role] + in.Address
@@ -49,7 +50,7 @@ func TestSnapshotFindsMembers(t *testing.T) {
 			}
 		}
 		for _, r := range instance.Roles() {
-			require.Equal(t, len(s.Usable(r)), usable[r], "usable in %s", r)
+			require.Equal(t, usable[r], len(s.Usable(r)), "usable in %s", r)
 		}
 		in, ok := s.Lookup(instance.Key{Role: instance.Decode, Address: "10.0.0.99:1"})
 		require.False(t, ok, "found %+v", in)

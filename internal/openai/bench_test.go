@@ -5,11 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -56,7 +57,7 @@ func BenchmarkParse(b *testing.B) {
 				require.NoError(b, err)
 				e := r.NewEdit()
 				e.Set(request.FieldMaxTokens, "1")
-				require.NotEqual(b, e.Body().Len(), 0, "empty")
+				require.NotEqualValues(b, 0, e.Body().Len(), "empty")
 			}
 		})
 	}
@@ -79,6 +80,6 @@ func BenchmarkEvents(b *testing.B) {
 			require.True(b, !sse.IsDone(e) && !sse.LooksLikeError(e) && class == sse.EventContent, "misjudged")
 			rest = tail
 		}
-		require.Equal(b, n, 16)
+		require.Equal(b, 16, n)
 	}
 }

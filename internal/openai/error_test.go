@@ -4,9 +4,10 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestErrorsOfEachKind(t *testing.T) {
@@ -37,8 +38,8 @@ func TestErrorsOfEachKind(t *testing.T) {
 	}
 	w := httptest.NewRecorder()
 	openai.Messages.WriteError(w, openai.NotJSON())
-	assert.Equal(t, w.Body.String(), answerTo(t, "/v1/messages text/plain"), "of another Content-Type")
+	assert.Equal(t, answerTo(t, "/v1/messages text/plain"), w.Body.String(), "of another Content-Type")
 	w = httptest.NewRecorder()
 	openai.Messages.WriteError(w, openai.UnknownModel("other", []string{"tiny"}))
-	assert.Equal(t, w.Body.String(), answerTo(t, "/v1/messages other model"), "of an unknown model")
+	assert.Equal(t, answerTo(t, "/v1/messages other model"), w.Body.String(), "of an unknown model")
 }

@@ -10,12 +10,13 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var requestSeeds = []string{
@@ -77,7 +78,7 @@ func FuzzParse(f *testing.F) {
 		if raw := lastOf(members, "model"); raw != nil {
 			require.NoError(t, json.Unmarshal(raw, &model), "took the model %s", string(raw))
 		}
-		require.Equal(t, r.Model, model, "%q: model", body)
+		require.Equal(t, model, r.Model, "%q: model", body)
 		if raw := lastOf(members, "stream"); (kindOf(raw) == 't' || kindOf(raw) == 'f' || raw == nil) && r.Stream != (kindOf(raw) == 't') {
 			t.Fatalf("%q: stream is %v", body, r.Stream)
 		}
@@ -212,7 +213,7 @@ func FuzzEvents(f *testing.F) {
 		}
 		joined := append(sent, buf...)
 		require.True(t, bytes.Equal(joined, stream), "%q in reads of %v became %q", stream, cuts, joined)
-		require.EqualSlices(t, got, eventsOf(stream), "%q in reads of %v: events", stream, cuts)
+		require.Equal(t, eventsOf(stream), got, "%q in reads of %v: events", stream, cuts)
 		for _, e := range got {
 			checkMeaning(t, e+"\n\n")
 		}
@@ -247,9 +248,9 @@ func checkMeaning(t *testing.T, event string) {
 		aborted = aborted || string(c.Finish) == `"abort"`
 		finished = finished || c.Finish != nil && string(c.Finish) != "null"
 	}
-	require.Equal(t, sse.Aborted(openai.Generate, []byte(event)), aborted, "%q is aborted", event)
-	require.Equal(t, sse.Finished([]byte(event)), finished, "%q has a finish reason", event)
-	require.Equal(t, aborted, (sse.SignOf(openai.Chat, []byte(event)) == sse.SignAborted), "%q", event)
+	require.Equal(t, aborted, sse.Aborted(openai.Generate, []byte(event)), "%q is aborted", event)
+	require.Equal(t, finished, sse.Finished([]byte(event)), "%q has a finish reason", event)
+	require.Equal(t, (sse.SignOf(openai.Chat, []byte(event)) == sse.SignAborted), aborted, "%q", event)
 }
 
 // plainJSON reports whether a text is JSON that the standard library reads as we do: without duplicate
@@ -344,7 +345,7 @@ func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 // is true. An element of path may list alternatives separated by |.
 func sameButTokens(t *testing.T, before, after []rawMember, path []string, changed bool) {
 	t.Helper()
-	require.Equal(t, len(before), len(after), "members")
+	require.Equal(t, len(after), len(before), "members")
 	for i := range before {
 		require.True(t, bytes.Equal(before[i].key, after[i].key), "%s became %s", before[i], after[i])
 		if bytes.Equal(before[i].value, after[i].value) {

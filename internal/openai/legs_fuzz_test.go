@@ -10,12 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // change is the edit of one field in a leg; the zero value keeps the field.
@@ -192,7 +193,7 @@ func spaceless(value []byte) string {
 func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes map[string]change) {
 	t.Helper()
 	got := leg.Bytes()
-	require.Equal(t, int64(len(got)), leg.Len(), "%s of %q has %d bytes and says", what, body, len(got))
+	require.Equal(t, leg.Len(), int64(len(got)), "%s of %q has %d bytes and says", what, body, len(got))
 	checkObject(t, what, body, got, changes, false)
 }
 
@@ -217,7 +218,7 @@ func checkObject(t *testing.T, what string, body, got []byte, changes map[string
 	}
 	slices.Sort(front)
 	slices.Sort(added)
-	require.EqualSlices(t, front, added, "%s of %q begins with", what, body)
+	require.True(t, slices.Equal(added, front), "%s of %q begins with %q, want %q", what, body, front, added)
 	for i, m := range members[len(added):] {
 		if want[i].inside != nil {
 			checkObject(t, what+", inside", want[i].in, m.value, want[i].inside, true)
@@ -229,7 +230,7 @@ func checkObject(t *testing.T, what string, body, got []byte, changes map[string
 		open, end := bytes.IndexByte(b, '{'), bytes.LastIndexByte(b, '}')
 		return string(b[:open]) + "{}" + string(b[end+1:])
 	}
-	require.Equal(t, outside(got), outside(body), "%s of %q: the text around the object changed: %q", what, body, got)
+	require.Equal(t, outside(body), outside(got), "%s of %q: the text around the object changed: %q", what, body, got)
 }
 
 // FuzzLegs builds the legs of every connector from any body and any answer of a prefill instance, and

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
 
@@ -57,8 +58,8 @@ func TestRefusalsMatchVLLM(t *testing.T) {
 		}
 	}
 	assert.True(t, refused >= 100, "only %d of the recorded requests were refused", refused)
-	assert.Equal(t, string(openai.NotJSON().JSON()), answerTo(t, "text"), "of another Content-Type")
-	assert.Equal(t, string(openai.UnknownModel("other", []string{refusals.Model}).JSON()), answerTo(t, "model other"),
+	assert.Equal(t, answerTo(t, "text"), string(openai.NotJSON().JSON()), "of another Content-Type")
+	assert.Equal(t, answerTo(t, "model other"), string(openai.UnknownModel("other", []string{refusals.Model}).JSON()),
 		"of an unknown model")
 }
 

@@ -10,15 +10,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestAddListRemove(t *testing.T) {
@@ -41,7 +43,7 @@ func TestAddListRemove(t *testing.T) {
 		Role: instance.Prefill, Address: p, Status: "ready", State: instance.Ready, Static: true, ID: first.ID,
 		Models: []string{"org/m"}, Connector: "nixl", Source: "admin", Version: "0.12.0", Revision: first.Revision,
 	}
-	assert.NoDiff(t, want, first)
+	assert.Empty(t, cmp.Diff(want, first))
 	_, table, _ := r.run("list", "decode")
 	assert.NotContains(t, table, p)
 	assert.Contains(t, table, "decode  "+d+"  ready  -    -          100     static  org/m   -")
@@ -51,7 +53,7 @@ func TestAddListRemove(t *testing.T) {
 	assert.Len(t, r.listings().Instances, 1, "after removal")
 	// Add lifts the removal.
 	r.want(0, "prefill/"+p+": added, serves org/m\n", "add", "prefill", p)
-	assert.Equal(t, r.listings().Instances[0].Intent, "", "after adding again")
+	assert.EqualValues(t, "", r.listings().Instances[0].Intent, "after adding again")
 }
 
 // The record has the KV transfer that the engine reports, so that
@@ -102,7 +104,7 @@ func TestAddWrongModelAndKeys(t *testing.T) {
 	r.want(1, "prefill/"+proxy+": failed: GET http://"+proxy+"/v1/models: not an answer of vLLM: "+proxy+" is a pdmesh proxy; use the address of vLLM\n",
 		"add", "prefill", proxy, "--wait")
 	code, out, errs := r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint(), "OPENAI_API_KEY": "k"}, "add", "prefill", secret)
-	assert.Equal(t, code, 0, "with the key\n%s%s", out, errs)
+	assert.Equal(t, 0, code, "with the key\n%s%s", out, errs)
 	assert.Len(t, r.listings().Instances, 1)
 }
 
@@ -112,7 +114,7 @@ func TestAdd_ExistingInstance(t *testing.T) {
 	p := startEngine(t, "m")
 	r.put("/pd/prefill/"+p, "{broken")
 	_, out, _ := r.run("add", "prefill", p)
-	assert.Contains(t, out, "failed: already exists, but is rejected: broken JSON", "pdctl remove")
+	testkit.Contains(t, out, "failed: already exists, but is rejected: broken JSON", "pdctl remove")
 	r.put("/pd/decode/"+p, `{"models":["m"],"state":"down"}`)
 	r.want(0, "decode/"+p+": already exists (down); not changed\n", "add", "decode", p)
 	r.want(0, "decode/"+p+": already exists (down); not changed\n", "add", "decode", p, "--wait", "--reason=x")
@@ -137,7 +139,7 @@ func TestAddWait(t *testing.T) {
 	assert.Contains(t, errs, "no proxy uses this etcd now")
 	got := r.listings()
 	require.Len(t, got.Instances, 1)
-	require.Equal(t, got.Instances[0].View, instance.Pending)
+	require.Equal(t, instance.Pending, got.Instances[0].View)
 	_, out, _ := r.run("get", "decode/"+dead)
 	if !strings.HasPrefix(out, "state     pending\nreason    waits for the instance to answer\n\npending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
 		t.Errorf("get:\n%s", out)
@@ -149,7 +151,7 @@ func TestAddWait(t *testing.T) {
 		t.Errorf("list:\n%s", out)
 	}
 	r.want(0, removed("decode", dead), "remove", "decode", dead)
-	assert.Equal(t, pendings(r), 0, "pending after removal")
+	assert.Equal(t, 0, pendings(r), "pending after removal")
 }
 
 func pendings(r *rig) (n int) {
@@ -189,11 +191,11 @@ func TestAddWaitBlock(t *testing.T) {
 	t.Cleanup(func() { _ = srv.Close(); <-served })
 	testkit.Eventually(t, time.Minute, func() error { return out.has("prefill/" + late + ": added\n") })
 	code, _, errs := r.run("remove", "prefill", removed)
-	require.Equal(t, code, 0, errs)
+	require.Equal(t, 0, code, errs)
 	testkit.Eventually(t, time.Minute, func() error {
 		return out.has("prefill/" + removed + ": failed: the pending add has ended")
 	})
-	assert.Equal(t, stop(false), 1, "exit\n%s", out)
+	assert.Equal(t, 1, stop(false), "exit\n%s", out)
 	if code := stopNames(false); code != 1 || strings.Count(names.String(), "prefill/"+late+"\n") != 1 || strings.Contains(names.String(), "prefill/"+removed+"\n") {
 		t.Errorf("-o name: exit %d\n%s", code, names)
 	}

@@ -5,10 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Allow lifts a removal and creates nothing in its place; list shows the removals.
@@ -28,7 +30,7 @@ func TestAllow(t *testing.T) {
 	removed := r.listings().Removed
 	require.True(t, len(removed) == 1 && removed[0].By != "" && removed[0].Revision != 0, "%+v", removed)
 	removed[0].By, removed[0].Revision, removed[0].Reason = "", 0, ""
-	assert.NoDiff(t, []show.Removal{{Role: instance.Decode, Address: k}}, removed)
+	assert.Empty(t, cmp.Diff([]show.Removal{{Role: instance.Decode, Address: k}}, removed))
 
 	// An instance that registers in spite of its removal is listed once, with the intent.
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"]}`)
@@ -56,7 +58,7 @@ func TestList_ManyRemovals(t *testing.T) {
 	want += "\nremoved: 10 older; pdctl list -o json shows all, pdctl allow ends them\n"
 	_, out, _ := r.run("list")
 	assert.True(t, strings.HasSuffix(out, want) && strings.Count(out, "removed: ") == 21, "list shows %q", out)
-	assert.Equal(t, len(r.listings().Removed), 30, "removals in the JSON")
+	assert.Equal(t, 30, len(r.listings().Removed), "removals in the JSON")
 	code, _, errs := r.run(allow...)
 	assert.True(t, code == 0 && len(r.listings().Removed) == 0, "exit %d: %s", code, errs)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -24,9 +26,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // withUsers is an etcd after "auth init". as returns a client of a user.
@@ -281,7 +281,7 @@ func TestAuthInit_Repeated(t *testing.T) {
 	_, err = r.cli.UserGrantRole(t.Context(), "reader", "reader")
 	require.NoError(t, err)
 	code, out, errs = r.run("auth", "init", "--apply", "--password-file", "root="+file)
-	require.Equal(t, code, 0, "%s%s", out, errs)
+	require.Equal(t, 0, code, "%s%s", out, errs)
 	assert.Contains(t, r.exits(1, "auth", "init", "--apply").errs, "user name")
 	as := []string{"--etcd-username", "root", "--etcd-password-file", file}
 	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "pd-operator="+file, "--password-file", "pd-agent-decode="+file)...)
@@ -289,7 +289,7 @@ func TestAuthInit_Repeated(t *testing.T) {
 		t.Errorf("again: %d %s%s", code, out, errs)
 	}
 	code, out, errs = r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file)
-	assert.Equal(t, code, 0, "the operator: %s%s", out, errs)
+	assert.Equal(t, 0, code, "the operator: %s%s", out, errs)
 	if code, out, errs := r.run("cordon", "decode", "10.0.0.1:8200", "--etcd-username", "reader", "--etcd-password-file", file); code == 0 || !strings.Contains(out, "denies this user") || strings.Contains(out+errs, "applied all the same") {
 		t.Errorf("a user with read rights only: %d %s%s", code, out, errs)
 	}
@@ -305,9 +305,9 @@ func TestAuthInit_Repeated(t *testing.T) {
 	newer := filepath.Join(t.TempDir(), "newer")
 	testkit.WriteFile(t, newer, "\ufeffother\r\n") // as editors on Windows write it
 	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "root="+newer)...)
-	assert.Equal(t, code, 0, "its own password: %s%s", out, errs)
+	assert.Equal(t, 0, code, "its own password: %s%s", out, errs)
 	code, out, errs = r.run("list", "--etcd-username", "root", "--etcd-password", "other")
-	assert.Equal(t, code, 0, "the new password: %s%s", out, errs)
+	assert.Equal(t, 0, code, "the new password: %s%s", out, errs)
 	for _, bad := range [][]string{
 		{"auth", "init", "--apply", "--dry-run"}, {"auth", "init", "--password-file", "nobody=" + file}, {"auth", "init", "--password-file", "root=/nowhere/f"},
 		{"auth", "init", "--apply", "--etcd-endpoints", "10.0.0.1:2379"},

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // An engine in both roles is added and removed with one command.
@@ -18,7 +18,7 @@ func TestAddBoth(t *testing.T) {
 	r.want(0, added, "add", "both", e, "--connector", "nixl")
 	got := r.listings()
 	require.Len(t, got.Instances, 2, "not one transaction")
-	assert.Equal(t, got.Instances[0].Revision, got.Instances[1].Revision, "not one transaction")
+	assert.Equal(t, got.Instances[1].Revision, got.Instances[0].Revision, "not one transaction")
 	assert.Contains(t, r.ok("get", "prefill", e), "kv_both")
 	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "already exists; not changed"), "add", "both", e)
 	r.want(0, removed("prefill", e), "remove", "prefill", e)

@@ -6,11 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var (
@@ -77,7 +78,7 @@ func TestExamples(t *testing.T) {
 				calls++
 			}
 		}
-		assert.NotEqual(t, calls, 0, "%s has no example of itself", name)
+		assert.NotEqual(t, 0, calls, "%s has no example of itself", name)
 	}
 }
 

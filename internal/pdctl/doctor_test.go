@@ -22,6 +22,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
@@ -33,10 +35,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const well = `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","documents":["limits","models"],"unverified":{}}`
@@ -53,7 +53,7 @@ func (r *rig) examinedWith(env map[string]string, code int, args ...string) []do
 	r.t.Helper()
 	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
 	got, out, errs := r.runEnv(env, append([]string{"doctor", "-o", "json"}, args...)...)
-	assert.Equal(r.t, got, code, "exit\n%s%s", out, errs)
+	assert.Equal(r.t, code, got, "exit\n%s%s", out, errs)
 	var d struct{ Findings []doctor.Finding }
 	require.NoError(r.t, json.Unmarshal([]byte(out), &d), "%s%s", out, errs)
 	executable(r.t, d.Findings)
@@ -168,8 +168,8 @@ func TestDoctorNOSPACE(t *testing.T) {
 	etcdtest.FillUp(t, cli)
 	env := map[string]string{"PD_ETCD_ENDPOINTS": e.Endpoint()}
 	code, out, errs := execute(t.Context(), env, "doctor", "--agents=false")
-	require.Equal(t, code, 5, "exit\n%s%s", out, errs)
-	require.Contains(t, out, "error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm")
+	require.Equal(t, 5, code, "exit\n%s%s", out, errs)
+	require.True(t, testkit.Contains(t, out, "error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm"))
 	if strings.Contains(out, "lease") { // leases are still renewed
 		t.Error(out)
 	}
@@ -210,7 +210,7 @@ func TestDoctorNotifications(t *testing.T) {
 	f := finds(t, list, "notification", "prefill/10.0.0.7:8100", "requests bypass it", "expected at port 8500 of the agent on 10.0.0.7 (--lmcache-notify)",
 		"reported by 10.0.0.1:8000", "pd_proxy_host and pd_proxy_port", "get prefill/10.0.0.7:8100")
 	require.Len(t, list, 1)
-	assert.Equal(t, f.Severity, doctor.Warning)
+	assert.Equal(t, doctor.Warning, f.Severity)
 }
 
 func TestDoctorNewerSchema(t *testing.T) {
@@ -443,7 +443,7 @@ func TestDoctorPairs(t *testing.T) {
 			r.leased("/pd/prefill/10.0.0.7:8100", tc.prefill)
 			r.leased("/pd/decode/10.0.0.8:8200", tc.decode)
 			got := r.examined(5)
-			assert.Equal(t, finds(t, got, "pair", "prefill/10.0.0.7:8100", tc.words...).Severity, doctor.Error,
+			assert.Equal(t, doctor.Error, finds(t, got, "pair", "prefill/10.0.0.7:8100", tc.words...).Severity,
 				"severity: there is no pair at all")
 			finds(t, got, "pair", "decode/10.0.0.8:8200")
 		})
@@ -507,9 +507,9 @@ func TestDoctorPairsOfAModel(t *testing.T) {
 			}
 			got := slices.DeleteFunc(r.examined(code), func(f doctor.Finding) bool { return f.Check != "pair" })
 			for subject, words := range tc.want {
-				assert.Equal(t, finds(t, got, "pair", subject, words...).Severity, tc.severity, "%s: severity", subject)
+				assert.Equal(t, tc.severity, finds(t, got, "pair", subject, words...).Severity, "%s: severity", subject)
 			}
-			assert.Equal(t, len(got), len(tc.want), got)
+			assert.Equal(t, len(tc.want), len(got), got)
 		})
 	}
 }
@@ -564,7 +564,7 @@ func TestDoctorDeadEngines(t *testing.T) {
 	for _, f := range got {
 		assert.False(t, f.Check == "engine" && f.Subject == "prefill/10.0.0.5:8100",
 			"an engine that is starting: %+v", f)
-		assert.NotEqual(t, f.Subject, "decode/"+stopped, "asked without --probe: %+v", f)
+		assert.NotEqual(t, "decode/"+stopped, f.Subject, "asked without --probe: %+v", f)
 	}
 	for _, a := range []string{quiet, "10.0.0.8:8200", "10.0.0.7:8200", "10.0.0.4:8200", "10.0.0.3:8200"} { // tests do not probe other machines
 		members.Del(t, r.cli, "/pd/decode/"+a)
@@ -623,7 +623,7 @@ func TestDoctorStaleProxy(t *testing.T) {
 	}
 	for _, address := range []string{"10.0.0.4:8000", "10.0.0.7:8000"} { // the second one has applied a later change of an instance
 		f := finds(t, got, "proxy", "proxy "+address, "limits or model routes", "older release", "update this proxy")
-		assert.Equal(t, f.Severity, doctor.Warning)
+		assert.Equal(t, doctor.Warning, f.Severity)
 	}
 	for _, f := range got {
 		assert.False(t, strings.Contains(f.Subject, "10.0.0.3"), "a proxy that has applied a limit, and has nothing in flight: %+v", f)
@@ -644,13 +644,13 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	away := testkit.FreePort(t)
 	got := r.examined(5, "--etcd-endpoints", r.etcd.Endpoint()+","+away, "--timeout", "2s")
 	f := finds(t, got, "engine", "decode/10.0.0.8:8200", "2 of 2 proxies cannot use it: ejected", "connection refused", "pdctl get decode/10.0.0.8:8200", "pdctl remove decode 10.0.0.8:8200", "if the engine will not return, remove the instance")
-	assert.Equal(t, f.Severity, doctor.Error)
+	assert.Equal(t, doctor.Error, f.Severity)
 	f = finds(t, got, "engine", "decode/10.0.0.9:8200", "1 of 2 proxies cannot use it: ejected")
 	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
 	finds(t, got, "engine", "decode/10.0.0.10:8200", "1 of 2 proxies cannot use it: ejected", "it requires a client certificate", "correct --engine-ca, --engine-cert")
 	f = finds(t, got, "etcd", "etcd "+away, "a member of etcd does not answer; the others work")
 	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
-	assert.Contains(t, r.ok("get", "decode/10.0.0.8:8200"), "ejected", "connection refused")
+	testkit.Contains(t, r.ok("get", "decode/10.0.0.8:8200"), "ejected", "connection refused")
 }
 
 // A cluster without a quorum is not reported as stopped or as having another address.
@@ -690,7 +690,7 @@ func TestDoctor_ProxyCatchesUp(t *testing.T) {
 	r.put("/pd/proxies/p1", strings.ReplaceAll(well, "1000000", "1"))
 	out, stop := r.background("doctor", "--agents=false")
 	r.put("/pd/proxies/p1", well)
-	assert.Equal(t, stop(false), 0, "exit\n%s", out)
+	assert.Equal(t, 0, stop(false), "exit\n%s", out)
 }
 
 func TestDoctorCertificates(t *testing.T) {
@@ -788,13 +788,13 @@ func TestDoctorSlow(t *testing.T) {
 	f := finds(t, list, "slow", "decode/10.0.0.0:8200", "10.0 times slower than its peers: 150 ms for a token, theirs is 15 ms", "about the last 12 requests", "median of 3 other decode instances",
 		"top --once --sort-by per-token --selector role=decode", "weight decode 10.0.0.0:8200 10 ")
 	require.Len(t, list, 1)
-	assert.Equal(t, f.Severity, doctor.Warning)
+	assert.Equal(t, doctor.Warning, f.Severity)
 	ca := testkit.NewAuthority(t, "fleet").CA
 	finds(t, r.examined(5, "--proxy-ca", ca), "slow", "decode/10.0.0.0:8200", "--proxy-ca "+ca)
 	closed := testkit.FreePort(t)
 	r.put("/pd/proxies/p3", strings.Replace(well, "10.0.0.1:8000", closed, 1))
 	f = finds(t, r.examined(5), "unseen", "how fast instances are", "1 of 3 proxies", closed, "connection refused", "--proxy-ca")
-	assert.Equal(t, f.Severity, doctor.Note)
+	assert.Equal(t, doctor.Note, f.Severity)
 	assert.NotContains(t, f.Cure, "etcd user")
 	members.Del(t, r.cli, "/pd/proxies/p3")
 	r.ok("cordon", "decode", "10.0.0.0:8200")

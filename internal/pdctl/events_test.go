@@ -12,12 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func publisher(t *testing.T, version, endpoint, replay string) *fakevllm.Server {
@@ -39,7 +40,7 @@ func completes(t *testing.T, s *fakevllm.Server, ids ...int) {
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	require.NoError(t, err)
 	_ = resp.Body.Close()
-	require.Equal(t, resp.StatusCode, http.StatusOK, resp.Status)
+	require.Equal(t, http.StatusOK, resp.StatusCode, resp.Status)
 }
 
 // record writes the record of an engine that does not report where it publishes, and returns its address.
@@ -75,7 +76,7 @@ func TestEvents(t *testing.T) {
 		completes(t, s, 20, 21, 22, 23, 24, 25, 26, 27, 28)
 		completes(t, s, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32)
 		code, out, errs := r.run("events", "prefill", address, "--past", "--count", "2")
-		assert.Equal(t, code, 0, "%s: exit\n%s", version, errs)
+		assert.Equal(t, 0, code, "%s: exit\n%s", version, errs)
 		assert.True(t, printed.MatchString(out), "%s: exit\n%s", version, errs)
 	}
 }
@@ -115,7 +116,7 @@ func TestEventsUntilInterrupted(t *testing.T) {
 	require.NoError(t, s.Restart(t.Context()))
 	prints()
 	interrupt()
-	assert.Equal(t, <-done, 0, "exit\n%s", errs.String())
+	assert.Equal(t, 0, <-done, "exit\n%s", errs.String())
 }
 
 // The key of an engine's record may have a non-canonical address.

@@ -10,12 +10,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // touched returns the keys that were written or deleted since a revision,
@@ -78,7 +78,7 @@ func TestDryRun(t *testing.T) {
 		args := strings.Fields(line)
 		before, leases := r.now(), r.leases()
 		code, out, errs := r.run(append(args, "--dry-run", "-o", "json")...)
-		require.Equal(t, code, 0, "%s: exit\n%s%s", line, out, errs)
+		require.Equal(t, 0, code, "%s: exit\n%s%s", line, out, errs)
 		text, plain, _ := r.run(append(args, "--dry-run")...)
 		if text != 0 || !strings.Contains(plain, "Dry run: nothing is written.") || !strings.Contains(plain, fmt.Sprintf("\nat revision %d\n", before)) {
 			t.Errorf("%s: exit %d\n%s", line, text, plain)
@@ -96,7 +96,7 @@ func TestDryRun(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(out), &said), "%s\n%s", line, out)
 		var would []string
 		for _, one := range said.DryRun {
-			assert.Equal(t, one.Revision, before, "%s: compared at revision", line)
+			assert.Equal(t, before, one.Revision, "%s: compared at revision", line)
 			for _, w := range one.Writes {
 				would = append(would, kept(w.Op, w.Key, w.Value))
 			}
@@ -197,7 +197,7 @@ func TestSelector(t *testing.T) {
 		for _, in := range got.Instances {
 			list = append(list, in.Role+"/"+in.Address)
 		}
-		assert.Equal(t, strings.Join(list, " "), want, line)
+		assert.Equal(t, want, strings.Join(list, " "), line)
 	}
 	r.completes("rack=3 rack=4", "list", "--selector", "rack=")
 	testkit.Eventually(t, patience, func() error { // retried as in completes
@@ -227,9 +227,9 @@ func TestSelector(t *testing.T) {
 	errs = r.want(1, "", "drain", "prefill", "--selector", "rack=9")
 	assert.True(t, strings.Contains(errs, "no prefill instance matches --selector rack=9"), "%q", errs)
 	_, wide, _ := r.run("list", "-o", "wide", "-l", "zone=a")
-	require.Contains(t, wide, "LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT")
+	require.True(t, testkit.Contains(t, wide, "LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT"))
 	_, forms, _ := r.run("__complete", "list", "-o", "")
-	assert.Equal(t, forms, "table\nwide\njson\nyaml\nname\n:4\n")
+	assert.Equal(t, "table\nwide\njson\nyaml\nname\n:4\n", forms)
 }
 
 // YAML output has the same contents as JSON, in the same order.

@@ -7,14 +7,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // operated returns the keys and values that operators own.
@@ -70,18 +71,18 @@ func TestRevert(t *testing.T) {
 	r.ok("drain", "decode/"+d)
 	r.ok("undrain", "decode/"+d) // nothing remains of it
 	out := r.ok("diff", "--from", at)
-	require.Contains(t, out,
+	require.True(t, testkit.Contains(t, out,
 		"- decode/"+a+"\n    - ", "+ override/decode/"+a+"\n    + {", "~ override/decode/"+b+"\n    - ", "+ decode/"+d+"\n",
 		"- limits/team-a\n    - { \"rate\": 1}\n", "+ override/decode/10.0.0.9:8200\n", "+ override/prefill/"+d, "(for a time)",
-	)
+	))
 	assert.NotContains(t, out, "decode/"+d+"\n    - ")
 	before := r.operated()
 	assert.Contains(t, r.ok("revert", at, "--dry-run"), "Dry run: nothing is written.")
-	assert.NoDiff(t, before, r.operated())
+	assert.Empty(t, cmp.Diff(before, r.operated()))
 	last := fmt.Sprint(r.now())
 	assert.Contains(t, r.ok("revert", at, "--reason", "back"), "; keys: 8\n")
 	delete(then, "/pd/decode/10.0.0.9:8200") // its agent registers it again
-	assert.NoDiff(t, then, r.operated())
+	assert.Empty(t, cmp.Diff(then, r.operated()))
 	r.want(0, "no differences\n", "diff", "--from", at)
 	r.want(0, "nothing to change\n", "revert", at)
 	out = r.ok("history", "decode/"+a)
@@ -103,9 +104,9 @@ func TestRevertOnly(t *testing.T) {
 		changes, values = append(changes, fmt.Sprint(r.now())), append(values, r.operated()[key])
 	}
 	before := r.operated()
-	assert.Contains(t, r.ok("revert", "--only", changes[1]), "~ override/decode/10.0.0.1:8200\n", "; keys: 1\n")
+	testkit.Contains(t, r.ok("revert", "--only", changes[1]), "~ override/decode/10.0.0.1:8200\n", "; keys: 1\n")
 	before[key] = values[0]
-	assert.NoDiff(t, before, r.operated())
+	assert.Empty(t, cmp.Diff(before, r.operated()))
 }
 
 // A revert never overwrites a change of another operator: the error names the key.
@@ -127,7 +128,7 @@ func TestRevertConflicts(t *testing.T) {
 	r.put("/pd/override/decode/10.0.0.2:8200", `{"v":1,"state":"drain"}`) // without an audit entry
 	now["/pd/override/decode/10.0.0.2:8200"] = `{"v":1,"state":"drain"}`
 	assert.Contains(t, r.want(1, "", "revert", at), "override/decode/10.0.0.2:8200: changed by another program")
-	assert.NoDiff(t, now, r.operated())
+	assert.Empty(t, cmp.Diff(now, r.operated()))
 	// A change between the read and the write.
 	s := store.New(r.cli, members.Layout(t), "ann")
 	fleet, err := s.Edits.Read(t.Context())
@@ -140,7 +141,7 @@ func TestRevertConflicts(t *testing.T) {
 	if _, err := s.Edits.Write(t.Context(), fleet, values, "revert", ""); err == nil || err.Error() != "override/decode/10.0.0.1:8200: changed by another program" {
 		t.Errorf("%v", err)
 	}
-	assert.NotEqual(t, r.operated()["/pd/override/decode/10.0.0.2:8200"], "", "a part of the transaction was written")
+	assert.NotEqual(t, "", r.operated()["/pd/override/decode/10.0.0.2:8200"], "a part of the transaction was written")
 	// Audit entries of an older release have no values.
 	r.put("/pd/audit/0", `{"v":1,"who":"old","what":"drain","role":"decode","address":"10.0.0.1:8200"}`)
 	assert.Contains(t, r.want(1, "", "revert", at), "(drain of decode/10.0.0.1:8200 by old) lacks the values")
@@ -213,7 +214,7 @@ func TestApply_SeveralDocumentsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "---\nstatics: {decode/10.0.0.1:8200: {}}\n---\nstatics: {decode/10.0.0.2:8200: {}}\n")
 	assert.Contains(t, r.want(2, "", "apply", "-f", path, "--prune"), "more than one YAML document")
-	assert.NotEqual(t, r.operated()["/pd/decode/10.0.0.2:8200"], "", "an instance of the second document is deleted")
+	assert.NotEqual(t, "", r.operated()["/pd/decode/10.0.0.2:8200"], "an instance of the second document is deleted")
 }
 
 // A revision that does not exist yet is an error that names etcd's current one.
@@ -269,7 +270,7 @@ func TestApplyKeepsRoles(t *testing.T) {
 	code, out, errs := r.run("apply", "-f", path)
 	assert.True(t, code == 0 && strings.Contains(out, "; keys: 1\n") && errs == stays, "exit %d: %s%s", code, out, errs)
 	weighed := strings.Replace(role, `"state":"drain",`, `"state":"drain","weight":50,`, 1)
-	assert.Equal(t, r.operated()[override], weighed)
+	assert.Equal(t, weighed, r.operated()[override])
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
 	r.ok("role", "both", x)
 	r.want(0, "nothing to change\n", "apply", "-f", path)
@@ -305,7 +306,7 @@ limits:
   team-a: {rpm: 600, input_tpm: 123456789012}
 `)
 	out := r.ok("apply", "-f", path, "--prune", "--reason", "rack 3")
-	require.Contains(t, out, "- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n")
+	require.True(t, testkit.Contains(t, out, "- decode/10.0.0.1:8200\n", "+ decode/10.0.0.2:8200\n", "- override/decode/10.0.0.9:8200\n", "+ override/decode/10.0.0.2:8200\n", `+ {"v":1,"rpm":600,"input_tpm":123456789012}`, "; keys: 5\n"))
 	keys, revision := r.operated(), r.now()
 	assert.True(t, keys["/pd/decode/10.0.0.9:8200"] != "" && keys["/pd/prefill/10.0.0.8:8100"] != "",
 		"apply deletes what it does not own: %v", keys)
@@ -317,7 +318,7 @@ limits:
 	assert.Contains(t, r.want(0, "nothing to change\n", "apply", "-f", path), "--prune deletes them): limits/team-a\n")
 	file(exported)
 	r.want(0, "nothing to change\n", "apply", "-f", path, "--prune")
-	assert.Equal(t, r.now(), revision, "revision after it was applied again")
+	assert.Equal(t, revision, r.now(), "revision after it was applied again")
 	r.ok("revert", fmt.Sprint(revision-1))
 	got := r.operated()
 	assert.True(t, got["/pd/decode/10.0.0.1:8200"] != "" && got["/pd/decode/10.0.0.2:8200"] == "", "%v", got)

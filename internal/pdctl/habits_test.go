@@ -15,12 +15,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const patience = 60 * time.Second
@@ -43,13 +43,13 @@ func TestConfirm(t *testing.T) {
 			t.Errorf("%s: exit %d\n%s%s", line, code, out, errs)
 		}
 		code, out, errs = execute(t.Context(), r.env(), append(args, "--dry-run")...)
-		assert.Equal(t, code, 0, "%s --dry-run: exit\n%s%s", line, out, errs)
+		assert.Equal(t, 0, code, "%s --dry-run: exit\n%s%s", line, out, errs)
 	}
 	got := r.listings().Instances
 	assert.True(t, got[0].Intent == "" && got[1].Intent == "" && *cmpOr(got[0].Weight) == 100, "%+v", got)
 	for _, line := range []string{"drain decode/10.0.0.2:8200", "weight decode/10.0.0.1:8200 50", "drain decode/10.0.0.1:8200 --yes", "cordon decode/10.0.0.1:8200"} {
 		code, out, errs := execute(t.Context(), r.env(), strings.Fields(line)...)
-		assert.Equal(t, code, 0, "%s: exit\n%s%s", line, out, errs)
+		assert.Equal(t, 0, code, "%s: exit\n%s%s", line, out, errs)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestWaitFor(t *testing.T) {
 	out, stop := r.background("wait", "--for", "state=ready", "--count", "2")
 	testkit.Eventually(t, patience, func() error { return out.has("waiting: 1 of at least 2 instances are ready") })
 	r.leased("/pd/decode/10.0.0.2:8200", `{"models":["m"]}`)
-	require.Equal(t, stop(false), 0, "exit\n%s", out.String())
+	require.Equal(t, 0, stop(false), "exit\n%s", out.String())
 	r.leased("/pd/prefill/10.0.0.3:8100", `{"models":["m"],"state":"starting"}`)
 	for line, want := range map[string]struct {
 		code int
@@ -197,15 +197,15 @@ func TestWatchOfLists(t *testing.T) {
 	t.Parallel()
 	away := testkit.FreePort(t)
 	code, _, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": away}, "wait", "--for", "state=ready", "--timeout", "1s")
-	assert.Equal(t, code, 4, "exit\n%s", errs)
-	assert.Equal(t, strings.Count(errs, "etcd does not answer: "+away+" ("), 2, "exit\n%s", errs)
+	assert.Equal(t, 4, code, "exit\n%s", errs)
+	assert.Equal(t, 2, strings.Count(errs, "etcd does not answer: "+away+" ("), "exit\n%s", errs)
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
 	out, stop := r.background("list", "--watch")
 	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  ready") })
 	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"],"state":"down"}`)
 	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  down") })
-	assert.Equal(t, stop(true), 0, "exit")
+	assert.Equal(t, 0, stop(true), "exit")
 	var revision atomic.Int64
 	revision.Store(100)
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestHistory(t *testing.T) {
@@ -59,7 +60,7 @@ func TestHistory(t *testing.T) {
 	}
 	same := func(got, want []string) {
 		t.Helper()
-		assert.Equal(t, strings.Join(got, "\n"), strings.Join(want, "\n"), "got\n\nwant")
+		assert.Equal(t, strings.Join(want, "\n"), strings.Join(got, "\n"), "got\n\nwant")
 	}
 	same(read(), all)
 	same(read("decode", y), []string{all[1], all[4], all[6]})
@@ -105,7 +106,7 @@ func TestHistorySinceWithWrongClocks(t *testing.T) {
 		at += i
 	}
 	assert.NotContains(t, out, "registered: ready decode/"+x)
-	assert.Equal(t, strings.Count(out, "late"), 1, "changes before the time")
+	assert.Equal(t, 1, strings.Count(out, "late"), "changes before the time")
 }
 
 // The history of an instance includes registrations at keys with a non-canonical address.

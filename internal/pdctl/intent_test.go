@@ -7,12 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Intents apply to an instance whose only key has a non-canonical address, because proxies use it.
@@ -40,7 +40,7 @@ func TestDrainAndCordon(t *testing.T) {
 	intents := func(want ...instance.Intent) {
 		t.Helper()
 		for i, in := range r.listings().Instances {
-			assert.Equal(t, in.Intent, want[i], in.Address)
+			assert.Equal(t, want[i], in.Intent, in.Address)
 		}
 	}
 	r.want(0, "decode/"+x+": drained\ndecode/"+y+": drained\n", "drain", "decode", x, y, "--reason", "disks")
@@ -125,7 +125,7 @@ func TestDrainWait(t *testing.T) {
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.say("b", revision, "")
-	assert.Equal(t, stop(false), 0, "exit: %s", out)
+	assert.Equal(t, 0, stop(false), "exit: %s", out)
 
 	// A proxy that vanishes before its report is named.
 	r.say("b", revision-1, "")
@@ -141,7 +141,7 @@ func TestDrainWait(t *testing.T) {
 	out, stop = r.background(drain...)
 	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting: proxy b:8000") })
 	r.want(0, "decode/"+x+": undrained; proxies use it again as it registers\n", "undrain", "decode", x)
-	assert.Equal(t, stop(false), 1, "exit: %s", out)
+	assert.Equal(t, 1, stop(false), "exit: %s", out)
 }
 
 // The wait continues while etcd does not answer. At the time limit, the
@@ -170,7 +170,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 		_, err := r.cli.Put(t.Context(), "/pd/load/b", fmt.Sprintf(`{"v":1,"applied":%d,"load":{}}`, revision))
 		return err
 	})
-	assert.Equal(t, end(false), 0, "exit: %s", waits)
+	assert.Equal(t, 0, end(false), "exit: %s", waits)
 
 	// etcd stops after the writes, before the first read.
 	r.written = func(text string) {
@@ -182,7 +182,7 @@ func TestDrainWaitWithoutEtcd(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, still waiting") })
 	r.written = nil
 	r.etcd.Restart()
-	assert.Equal(t, end(false), 0, "exit: %s", waits)
+	assert.Equal(t, 0, end(false), "exit: %s", waits)
 
 	// A drain that was lost with a wiped etcd is not reported as lifted by an operator.
 	r.say("b", 1, "")
@@ -243,7 +243,7 @@ func TestWait(t *testing.T) {
 	err := json.Unmarshal([]byte(out), &got)
 	require.True(t, err == nil && len(got.Results) == 1 && got.Results[0].Outcome == "cordoned", "%v: %s", err, out)
 	revision := got.Results[0].Revision
-	assert.Equal(t, revision, r.revision("/pd/override/decode/"+x))
+	assert.Equal(t, r.revision("/pd/override/decode/"+x), revision)
 	at := fmt.Sprint(revision)
 	r.want(0, "revision "+at+": applied by 0 proxies\n", "wait", "--revision", at)
 	r.say("a", revision, "")
@@ -277,7 +277,7 @@ func TestWait(t *testing.T) {
 		testkit.Eventually(t, patience, func() error {
 			return waiting.has("not every proxy has applied revision " + at + ": proxy b:8000 (b) is of an older release")
 		})
-		assert.Equal(t, stop(false), 1, "exit")
+		assert.Equal(t, 1, stop(false), "exit")
 	}
 	r.want(0, fmt.Sprintf("revision %d: applied by 2 proxies\n", later), "wait", "--revision", fmt.Sprint(later))
 	// The revision of a limit proves that a proxy knows limits, also without a list of what it reads.

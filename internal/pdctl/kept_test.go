@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRestoreAndForget(t *testing.T) {
@@ -132,5 +132,5 @@ func TestRemoveByForce(t *testing.T) {
 	require.True(t, err == nil && len(log) == 1 && log[0].What == "remove" && log[0].Why == "orphan",
 		"%+v, %v", log, err)
 	code, _, errs := r.run("remove", "--force", "prefill", "10.0.0.1")
-	require.Equal(t, code, 2, "code: %s", errs)
+	require.Equal(t, 2, code, "code: %s", errs)
 }

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The advice is below the table, once for a model without measurements.
@@ -59,6 +60,6 @@ d: decode needs 1 instance and has 0.5: REASON. Start more engines, or move one 
 e: no advice yet: REASON. Send streamed requests with answers of 8 tokens or more
 e: no advice yet for decode: REASON. Start more engines, or move one that has both roles: pdctl role decode HOST:PORT
 `
-	assert.Equal(t, code, 0, "exit\n%s\nwant", errs)
-	assert.Equal(t, strings.TrimSpace(out), strings.TrimSpace(want), "exit\n%s\nwant", errs)
+	assert.Equal(t, 0, code, "exit\n%s\nwant", errs)
+	assert.Equal(t, strings.TrimSpace(want), strings.TrimSpace(out), "exit\n%s\nwant", errs)
 }

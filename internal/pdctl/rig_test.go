@@ -15,16 +15,16 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -76,7 +76,7 @@ func (r *rig) exits(code int, args ...string) (printed struct{ out, errs string 
 	r.t.Helper()
 	var got int
 	got, printed.out, printed.errs = r.run(args...)
-	assert.Equal(r.t, got, code, "pdctl %s: %+v", strings.Join(args, " "), printed)
+	assert.Equal(r.t, code, got, "pdctl %s: %+v", strings.Join(args, " "), printed)
 	return printed
 }
 

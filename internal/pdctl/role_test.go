@@ -4,8 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestRole(t *testing.T) {
@@ -24,7 +26,7 @@ func TestRole(t *testing.T) {
 	}
 	_, out, _ := r.run("list", "--selector", "state=decode-only")
 	assert.True(t, strings.Contains(out, x) && !strings.Contains(out, y), "list:\n%s", out)
-	assert.Contains(t, r.ok("history", "prefill", x), "role decode for 2h0m0s", "night")
+	testkit.Contains(t, r.ok("history", "prefill", x), "role decode for 2h0m0s", "night")
 	r.want(1, "decode/"+y+": failed: not done: no other usable prefill instance serves m\n", "role", "decode", y)
 	r.want(0, "both/"+x+": in both roles\n", "role", "both", x)
 	r.want(0, "both/"+x+": in both roles already\n", "role", "both", x)

@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestGet(t *testing.T) {
@@ -26,13 +27,13 @@ func TestGet(t *testing.T) {
 	require.NoError(t, err)
 	members.Put(t, r.cli, "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID))
 	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
-	require.Contains(t, r.ok("get", "prefill/10.0.0.7:8100"),
+	require.True(t, testkit.Contains(t, r.ok("get", "prefill/10.0.0.7:8100"),
 		"record\n  key       /pd/prefill/10.0.0.7:8100\n  value     {\"v\":1,\"x\":\"\\u001b[2J\"}\n",
 		fmt.Sprintf("lease     %x, ", lease.ID), " of 60 s left\n",
 		"\noverride\n  key       /pd/override/prefill/10.0.0.7:8100\n", "  lease     none\n", "written 1 times",
-	)
+	))
 	r.put("/pd/decode/10.0.0.7:8100", "")
-	assert.Contains(t, r.ok("get", "decode/10.0.0.7:8100"), "(empty: a registration without a record)", "none (static)")
+	testkit.Contains(t, r.ok("get", "decode/10.0.0.7:8100"), "(empty: a registration without a record)", "none (static)")
 	assert.Contains(t, r.want(1, "", "get", "decode/10.0.0.9:1"), "etcd has nothing about decode/10.0.0.9:1 below /pd/")
 }
 
@@ -60,7 +61,7 @@ func TestGet_ShowsViewsAndHistory(t *testing.T) {
 	r.put("/pd/load/p1", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}}}`)
 	r.put("/pd/proxies/p2", `{"v":1,"applied":9,"address":"10.0.0.2:8000","unverified":{}}`)
 	code, _, errs := r.run("drain", "decode", "10.0.0.8:8200", "--reason", "new disks")
-	require.Equal(t, code, 0, errs)
+	require.Equal(t, 0, code, errs)
 	code, out, errs := r.run("get", "decode", "10.0.0.8:8200")
 	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -           unverified  no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -           -           -\n",
 		"state     draining (unverified)\nreason    10.0.0.1:8000: no answer yet: \\u001b[2J (verified by 1 of 2 proxies); drain by ", "registered", "new disks"} {
@@ -83,7 +84,7 @@ func TestList_ReasonForDown(t *testing.T) {
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:1", `{"models":["m"],"state":"down","cause":"slow"}`)
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down","cause":"\u001b[2J"}`)
-	require.Contains(t, r.ok("list"), "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `)
+	require.True(t, testkit.Contains(t, r.ok("list"), "decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `))
 	if got := r.listings().Instances; got[0].State != instance.Down || got[0].Cause != instance.CauseSlow {
 		t.Errorf("%+v", got)
 	}
@@ -94,7 +95,7 @@ func TestList_ReasonForDown(t *testing.T) {
 	r.ok("cordon", "decode/10.0.0.4:1", "--reason", "disks", "--for", "1h")
 	_, table, _ := r.run("list")
 	const bootstrap = "its bootstrap server 10.0.0.6:9001 does not return engine ids"
-	require.Contains(t, r.ok("get", "prefill/10.0.0.6:1"), "starting (no engine ids)", bootstrap)
+	require.True(t, testkit.Contains(t, r.ok("get", "prefill/10.0.0.6:1"), "starting (no engine ids)", bootstrap))
 	got := r.listings().Instances
 	for i, want := range []string{bootstrap, "no agent updates it", "no agent updates it", "its engine fails the probes", "cordon by ", "its agent drains it"} {
 		assert.True(t, strings.HasPrefix(got[i].Reason, want) && strings.Contains(table, "  "+want),
@@ -213,7 +214,7 @@ func TestStatus_ServesNothing(t *testing.T) {
 			if code != 1 || !strings.Contains(out, "\nerror (a:1): "+sentence+"\n") || strings.Count(out, sentence) != 1 || !strings.Contains(errs, "nothing is served by 1 of 1 proxies") {
 				t.Errorf("status: exit %d\n%s%s", code, out, errs)
 			}
-			assert.Equal(t, finds(t, r.examined(5), "serving", "fleet", sentence, "pdctl list").Severity, doctor.Error)
+			assert.Equal(t, doctor.Error, finds(t, r.examined(5), "serving", "fleet", sentence, "pdctl list").Severity)
 		})
 	}
 }
@@ -234,9 +235,9 @@ func TestList_WarnsOfNIXLAsPlain(t *testing.T) {
 	}
 	assert.Len(t, warned(), 0, "no record names a connector, warned of")
 	r.put("/pd/proxies/p1", `{"connector":"plain"}`)
-	assert.NoDiff(t, []string{"10.0.0.1:1"}, warned())
+	assert.Empty(t, cmp.Diff([]string{"10.0.0.1:1"}, warned()))
 	_, table, _ := r.run("list")
-	assert.Equal(t, strings.Count(table, "set --connector nixl"), 1, "list\n%s", table)
+	assert.Equal(t, 1, strings.Count(table, "set --connector nixl"), "list\n%s", table)
 }
 
 func TestHostileEntries_Escaped(t *testing.T) {
@@ -255,7 +256,7 @@ func TestHostileEntries_Escaped(t *testing.T) {
 		{"get", "prefill/10.0.0.1:1"}, {"get", "prefill/10.0.0.2:1"}, {"get", "decode/10.0.0.3:1", "-o", "json"}, {"get", "decode/10.0.0.4:1"},
 	} {
 		code, out, errs := r.run(args...)
-		assert.Equal(t, code, 0, "%v: exit\n%s%s", args, out, errs)
+		assert.Equal(t, 0, code, "%v: exit\n%s%s", args, out, errs)
 		assert.False(t, strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff"),
 			"%v: control characters in %q", args, out+errs)
 		assert.True(t, len(out) <= 200<<10, "%v: %d bytes of output", args, len(out))
@@ -265,13 +266,13 @@ func TestHostileEntries_Escaped(t *testing.T) {
 	for _, in := range r.listings().Instances {
 		if in.View == instance.Rejected {
 			rejected++
-			assert.NotEqual(t, in.Reason, "", "no reason: %+v", in)
+			assert.NotEqual(t, "", in.Reason, "no reason: %+v", in)
 			if !strings.HasPrefix(in.Address, "10.") {
 				odd = in.Address
 			}
 		}
 	}
-	assert.Equal(t, rejected, 4)
+	assert.Equal(t, 4, rejected)
 	// An invalid key can be removed by the address that list shows.
 	r.ok("remove", "prefill", odd)
 	for _, in := range r.listings().Instances {
@@ -308,8 +309,8 @@ func TestWatch(t *testing.T) {
 	testkit.Eventually(t, time.Minute, func() error { return out.has("  -  decode/10.0.0.2:1  gone  static m\n") })
 	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"removed"`) })
 
-	assert.Equal(t, stop(true), 0, "exit")
-	assert.Equal(t, stopJSON(true), 0, "exit")
+	assert.Equal(t, 0, stop(true), "exit")
+	assert.Equal(t, 0, stopJSON(true), "exit")
 	var changes []string
 	for line := range strings.Lines(lines.String()) {
 		if !strings.HasPrefix(line, "{") {
@@ -325,7 +326,7 @@ func TestWatch(t *testing.T) {
 		changes = append(changes, c.Change+" "+c.Address+" "+strings.Join(c.What, ";"))
 	}
 	want := []string{"added 10.0.0.2:1 ", "changed 10.0.0.2:1 state ready -> down", "removed 10.0.0.2:1 "}
-	assert.NoDiff(t, want, changes)
+	assert.Empty(t, cmp.Diff(want, changes))
 }
 
 // The load digests of proxies are shown next to them; a digest may be missing or unreadable.
@@ -338,7 +339,7 @@ func TestStatusOfLoad(t *testing.T) {
 	r.put("/pd/load/p1", `{"v":1,"applied":2,"load":{"decode/10.0.0.2:1":{"in_flight":4},"prefill/10.0.0.1:1":{"in_flight":1}},"at":"2026-01-01T00:00:00Z"}`)
 	r.put("/pd/load/p2", `{"v":2}`)
 	_, out, _ := r.run("status")
-	require.Contains(t, out, "p1     127.0.0.1:8000  0.1.0          3  5 ", "3  -          not usable\n", "3  -          -\n")
+	require.True(t, testkit.Contains(t, out, "p1     127.0.0.1:8000  0.1.0          3  5 ", "3  -          not usable\n", "3  -          -\n"))
 	var rep struct {
 		Proxies []struct {
 			ID   string
@@ -367,10 +368,10 @@ func TestStatus(t *testing.T) {
 	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":3}`)
 	r.put("/pd/load/p1", `{"v":1,"applied":2,"load":{"decode/10.0.0.2:1":{"in_flight":4}}}`)
 	out := r.ok("status")
-	require.Contains(t, out,
+	require.True(t, testkit.Contains(t, out,
 		r.etcd.Endpoint()+"  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
 		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3          4  ?\n",
-	)
+	))
 	var rep struct {
 		Endpoints []struct {
 			Version string

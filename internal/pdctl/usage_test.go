@@ -8,11 +8,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestUnreachableEtcd(t *testing.T) {
@@ -25,9 +25,9 @@ func TestUnreachableEtcd(t *testing.T) {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
 			code, out, errs := execute(t.Context(), env, append(args, "--timeout", "500ms")...)
-			assert.Equal(t, code, 1)
-			assert.Equal(t, out, "")
-			assert.Contains(t, errs, "Tried: "+port, "--etcd-endpoints", "Start etcd", "connection refused")
+			assert.Equal(t, 1, code)
+			assert.Equal(t, "", out)
+			testkit.Contains(t, errs, "Tried: "+port, "--etcd-endpoints", "Start etcd", "connection refused")
 			if reads := slices.Contains([]string{"list", "get", "status"}, args[0]); strings.Contains(errs, "--proxy http://HOST:PORT") != reads {
 				t.Errorf("a hint at --proxy: %v, in %q", !reads, errs)
 			}
@@ -125,9 +125,9 @@ func TestWrongUsage(t *testing.T) {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
 			t.Parallel()
 			code, out, errs := execute(t.Context(), nil, tc.args...)
-			assert.Equal(t, code, 2)
-			assert.Equal(t, out, "")
-			assert.Contains(t, errs, tc.want, " --help.")
+			assert.Equal(t, 2, code)
+			assert.Equal(t, "", out)
+			testkit.Contains(t, errs, tc.want, " --help.")
 		})
 	}
 }

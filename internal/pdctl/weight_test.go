@@ -4,8 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // An operator's weight overrides that of the record, remains when
@@ -21,7 +23,7 @@ func TestWeight(t *testing.T) {
 	weights := func(want ...int) {
 		t.Helper()
 		listed := r.listings().Instances
-		require.Equal(t, len(listed), len(want), listed)
+		require.Equal(t, len(want), len(listed), listed)
 		for i, in := range listed {
 			switch {
 			case in.Weight == nil && want[i] == -1:
@@ -36,8 +38,8 @@ func TestWeight(t *testing.T) {
 	weights(300, 300)
 	r.want(0, "decode/"+other+": weight 0\n", "weight", "decode", other, "0")
 	weights(300, 0)
-	assert.Contains(t, r.ok("list"), "WEIGHT", "300")
-	assert.Contains(t, r.ok("get", "decode/"+other), `"weight":0`, "override")
+	testkit.Contains(t, r.ok("list"), "WEIGHT", "300")
+	testkit.Contains(t, r.ok("get", "decode/"+other), `"weight":0`, "override")
 
 	// The weight is stored next to other intents.
 	r.want(0, removed("decode", k), "remove", "decode", k, "--reason", "disks")
@@ -46,7 +48,7 @@ func TestWeight(t *testing.T) {
 		t.Errorf("%+v", removed)
 	}
 	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"],"weight":70}`)
-	assert.Equal(t, r.listings().Instances[0].Intent, "removed")
+	assert.EqualValues(t, "removed", r.listings().Instances[0].Intent)
 	r.want(0, "decode/"+k+": allowed; proxies use it again when it registers\n", "allow", "decode", k)
 	weights(20, 0)
 	r.want(0, "decode/"+k+": weight override removed\ndecode/"+other+": weight override removed\n", "weight", "decode", k, other, "default")

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A file of API keys that contains a key of the other kind is refused at the start and when it is reloaded.
@@ -52,7 +52,7 @@ func TestOpenKeys_OtherKind(t *testing.T) {
 			}
 			write(tc.path, good[tc.path])
 			time.Sleep(10 * time.Second)
-			assert.Equal(t, tc.ring.Problem(), "", "repaired")
+			assert.Equal(t, "", tc.ring.Problem(), "repaired")
 		}
 	})
 }

@@ -4,13 +4,14 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -48,7 +49,7 @@ func TestKVEvents_FollowedRoles(t *testing.T) {
 			}
 			return nil
 		})
-		assert.EqualSlices(t, got, tc.want, tc)
+		assert.Equal(t, tc.want, got, tc)
 		stop()
 	}
 }

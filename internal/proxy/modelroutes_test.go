@@ -4,11 +4,11 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A model that is served under the name of a route takes precedence, unless it is one of the route's targets.
@@ -21,6 +21,6 @@ func TestDecodeModelRoutes_ServedName(t *testing.T) {
 		documents := &instance.Documents{List: []instance.Document{{Key: instance.Key{Role: schema.Models, Address: "x"}, Value: []byte(value)}}}
 		routes := decodeModelRoutes(logrus.New())(documents)
 		require.Len(t, routes, 1, value)
-		assert.Equal(t, routes[0].Own, own, value)
+		assert.Equal(t, own, routes[0].Own, value)
 	}
 }

@@ -3,10 +3,11 @@ package proxy
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Sessions are read if a policy uses them, from the configured header or by the identifiers of known clients.
@@ -27,7 +28,7 @@ func TestSessions_WhenRead(t *testing.T) {
 		{false, "x-chat", "kv_aware", "round_robin", forward.Sessions{Header: "x-chat"}},
 	} {
 		cfg := &config.Proxy{Choice: config.Choice{ClientBound: tc.bound, ClientBoundKey: tc.key, PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}}
-		assert.Equal(t, sessions(cfg), tc.want, tc)
+		assert.Equal(t, tc.want, sessions(cfg), tc)
 		if kinds := policies(cfg); kinds[instance.Prefill].Name != tc.prefill || kinds[instance.Decode].Name != tc.decode {
 			t.Errorf("%+v: %v", tc, kinds)
 		}

@@ -3,9 +3,10 @@ package proxy
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestStale(t *testing.T) {
@@ -27,6 +28,6 @@ func TestStale(t *testing.T) {
 		{"old digest", live, false, metrics.Digests{Old: 1}, "a load digest is old, or of a newer release"},
 		{"newer digest", live, false, metrics.Digests{Ignored: 1}, "a load digest is old, or of a newer release"},
 	} {
-		assert.Equal(t, stale(tc.status, !tc.off, tc.digests), tc.want, tc.name)
+		assert.Equal(t, tc.want, stale(tc.status, !tc.off, tc.digests), tc.name)
 	}
 }

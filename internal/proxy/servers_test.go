@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Errors that net/http reports are logged at level debug, not written to standard error.
@@ -35,5 +35,5 @@ func TestServerLog(t *testing.T) {
 	if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "HTTP/1.1" {
 		t.Errorf("%s, %v", b, err)
 	}
-	assert.Contains(t, out.String(), "level=debug", "superfluous", "component=http")
+	testkit.Contains(t, out.String(), "level=debug", "superfluous", "component=http")
 }

@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // calledOff is a leg that records why it is called off.
@@ -32,9 +33,9 @@ func TestEndAwait(t *testing.T) {
 		s.Legs.Abandon(p.Instance.Key, true, "it is dead")
 		assert.True(t, errors.Is(leg.cause, sched.ErrRemoved) != ended, "ended %t: called off with %v", ended, leg.cause)
 		p.EndAwait()
-		assert.Equal(t, s.InFlight(p.Instance.Key), 1, "in flight")
+		assert.EqualValues(t, 1, s.InFlight(p.Instance.Key), "in flight")
 		p.Done()
 		p.Done()
-		assert.Equal(t, s.InFlight(p.Instance.Key), 0, "in flight after the end")
+		assert.EqualValues(t, 0, s.InFlight(p.Instance.Key), "in flight after the end")
 	}
 }

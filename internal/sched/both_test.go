@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // bothRoles returns the two instances of an engine in both roles.
@@ -67,7 +68,7 @@ func TestBothRoles_SharedLoad(t *testing.T) {
 	for _, a := range held {
 		a.Done()
 	}
-	assert.Equal(t, s.InFlight(instance.Key{Role: instance.Decode, Address: "x:1"}), 0, "are left")
+	assert.EqualValues(t, 0, s.InFlight(instance.Key{Role: instance.Decode, Address: "x:1"}), "are left")
 }
 
 // An engine is not paired with itself while there is another one.
@@ -82,7 +83,7 @@ func TestPair_NotWithItself(t *testing.T) {
 		p.Done()
 		d.Done()
 	}
-	assert.Equal(t, fmt.Sprint(bothPicks(s)), "map[decode no_other:20 prefill no_other:20]", "counted")
+	assert.Equal(t, "map[decode no_other:20 prefill no_other:20]", fmt.Sprint(bothPicks(s)), "counted")
 }
 
 // The engine serves both legs if no other one is reachable.

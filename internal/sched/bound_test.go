@@ -5,11 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // elsewhereCounts returns the number of a role's picks outside the preferred instance or zone, by reason.
@@ -48,7 +49,7 @@ func TestSession_LeavesOverloaded(t *testing.T) {
 		t.Errorf("with 9 of 9 in flight it went to %s by %s: %q", next.Instance.Key, next.Policy, next.Elsewhere)
 	}
 	again := pick(one)
-	assert.Equal(t, again.Instance, next.Instance, "then to %s and to %s", next.Instance.Key, again.Instance.Key)
+	assert.Same(t, next.Instance, again.Instance, "then to %s and to %s", next.Instance.Key, again.Instance.Key)
 	got := elsewhereCounts(s, instance.Decode)
 	assert.True(t, got["session_overloaded"] == 2 && len(got) == 1, "counted: %v", got)
 	for _, a := range held[:2] {

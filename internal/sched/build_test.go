@@ -10,11 +10,12 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 type healthy struct{}
@@ -306,7 +307,7 @@ func TestRemoved_WithoutCounter(t *testing.T) {
 		if err := s.Removed(idle); (err != nil) != step.left {
 			t.Errorf("%s, the index is not built: %v", step.name, err)
 		}
-		require.Equal(t, s.index.current().snapshot, src.s, "%s: the index is not the snapshot's", step.name)
+		require.Same(t, src.s, s.index.current().snapshot, "%s: the index is not the snapshot's", step.name)
 		if err := s.Removed(idle); (err != nil) != step.left {
 			t.Errorf("%s: %v", step.name, err)
 		}
@@ -337,5 +338,5 @@ func TestCounter_TwoCacheLines(t *testing.T) {
 	end := unsafe.Offsetof(c.load) + sum.Offset + sum.Type.Size()
 	assert.True(t, ok && end <= 64, "what is needed often ends at byte %d, want 64 at most", end)
 	size := unsafe.Sizeof(rankLoad{})
-	assert.Equal(t, size%64, 0, "the load of a rank takes %d bytes, no whole lines", size)
+	assert.EqualValues(t, 0, size%64, "the load of a rank takes %d bytes, no whole lines", size)
 }

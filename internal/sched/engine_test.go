@@ -3,10 +3,11 @@ package sched_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func engineReport(ranks ...policy.Rank) *policy.Engine {
@@ -75,7 +76,7 @@ func TestFull_EngineInBothRoles(t *testing.T) {
 	full := engineReport(policy.Rank{Starved: 1})
 	for _, leaves := range []bool{false, true} {
 		s.Loads.SetEngine(d, full)
-		assert.EqualSlices(t, s.Loads.Full(), []instance.Key{d})
+		assert.Equal(t, []instance.Key{d}, s.Loads.Full())
 		if leaves {
 			src.set()
 			if _, err := s.Pick(sched.Request{Role: instance.Decode}); err == nil {

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // counted returns all counters that picks change.
@@ -61,7 +62,7 @@ func TestExplain_MatchesPick(t *testing.T) {
 					chosen++
 				}
 				scores += len(c.Scores)
-				require.Equal(t, c.Out == sched.OutSilent, c.Address == "e:1", "%s is out: %q", c.Address, c.Out)
+				require.Equal(t, c.Address == "e:1", c.Out == sched.OutSilent, "%s is out: %q", c.Address, c.Out)
 			}
 			require.True(t, chosen == 1 && scores != 0 && len(e.Candidates) == 5,
 				"%d chosen, %d scores, %d candidates", chosen, scores, len(e.Candidates))

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // tiers returns instances of each role, half with the label tier=canary and half with tier=stable.
@@ -50,7 +51,7 @@ func TestLabels(t *testing.T) {
 	for _, c := range e.Candidates {
 		in, _ := src.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: c.Address})
 		want := map[string]string{"stable": OutLabels}[in.Record.Labels["tier"]]
-		assert.Equal(t, c.Out, want, "%s is out for", c.Address)
+		assert.Equal(t, want, c.Out, "%s is out for", c.Address)
 	}
 	p, err := s.Pick(Request{Role: instance.Decode, Model: "m", Labels: canary})
 	require.NoError(t, err)

@@ -7,12 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func serving(models ...string) func(*instance.Instance) {
@@ -110,7 +111,7 @@ func TestModelOfOneRole(t *testing.T) {
 			t.Errorf("Serves(%s) is %v", model, !want)
 		}
 	}
-	assert.EqualSlices(t, s.Models(), []string{"m", "p", "d"}, "models")
+	assert.Equal(t, []string{"m", "p", "d"}, s.Models(), "models")
 	src.set(inst(instance.Prefill, "p:1", serving("m", "late")), inst(instance.Decode, "d:1", serving("late", "m")))
 	got := s.Models()
 	assert.True(t, s.Serves("late") && !s.Serves("d") && slices.Equal(got, []string{"m", "late"}), "models %q", got)

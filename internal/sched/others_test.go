@@ -3,9 +3,10 @@ package sched_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Legs of other proxies count like this proxy's, until the next SetOthers.
@@ -50,7 +51,7 @@ func TestSetOthers_AfterFewerRanks(t *testing.T) {
 		t.Helper()
 		s.Pick(decode("m")) // builds the index
 		s.Loads.SetOthers(map[string]instance.OthersLoad{"d:1": {InFlight: 8}})
-		assert.Equal(t, s.LoadOf("d:1").Others.InFlight.Load(), want, "on the first rank")
+		assert.Equal(t, want, s.LoadOf("d:1").Others.InFlight.Load(), "on the first rank")
 		if total, _ := s.Loads.Total(instance.Key{Role: instance.Decode, Address: "d:1"}); total.Others != 8 {
 			t.Errorf("%v on all ranks", total.Others)
 		}

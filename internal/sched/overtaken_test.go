@@ -7,9 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // stuckLeg is a leg that records whether it is overtaken.
@@ -104,7 +105,7 @@ func TestLegs_Overtaken(t *testing.T) {
 				} else {
 					time.Sleep(time.Hour)
 				}
-				assert.Equal(t, slow.stuck(), c.after > 0, "stuck")
+				assert.Equal(t, c.after > 0, slow.stuck(), "stuck")
 				stop()
 				running.Wait()
 				for _, a := range append(others, one) {

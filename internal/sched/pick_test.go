@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // changingSource returns one snapshot at the first call and another
@@ -96,9 +97,9 @@ func TestPick_CountedAfterInstanceReturned(t *testing.T) {
 			publish(in())
 		}
 		a := pick(t, s, decode("m"))
-		assert.Equal(t, s.InFlight(a.Instance.Key), 1, "%d ranks: in flight", ranks)
+		assert.EqualValues(t, 1, s.InFlight(a.Instance.Key), "%d ranks: in flight", ranks)
 		a.Done()
-		assert.Equal(t, s.InFlight(a.Instance.Key), 0, "%d ranks: in flight after the end", ranks)
+		assert.EqualValues(t, 0, s.InFlight(a.Instance.Key), "%d ranks: in flight after the end", ranks)
 	}
 }
 
@@ -134,7 +135,7 @@ func TestPick_DoesNotWaitForPrepare(t *testing.T) {
 	select {
 	case got := <-picked:
 		want := "d:2 <nil>"
-		assert.Equal(t, got, want, "picked")
+		assert.Equal(t, want, got, "picked")
 	case <-time.After(10 * time.Second):
 		t.Error("the pick waits for an index that it does not need")
 	}

@@ -5,19 +5,19 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // policyNamed returns a policy of the registry.
@@ -358,7 +358,7 @@ func TestConcurrentPicks(t *testing.T) {
 		close(stop)
 		wg.Wait()
 		s.Loads.Each(func(k instance.Key, n int64) {
-			assert.Equal(t, n, 0, "%s: in flight", k)
+			assert.EqualValues(t, 0, n, "%s: in flight", k)
 		})
 	})
 }

@@ -7,11 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func ranks(n int) func(*instance.Instance) {
@@ -75,7 +76,7 @@ func TestTooManyRanks(t *testing.T) {
 	for n, want := range map[int]int{-1: 1, 0: 1, 1: 1, 2: 2, instance.MaxRanks: instance.MaxRanks, instance.MaxRanks + 1: 1} {
 		s, _ := build(nil, inst(instance.Decode, "a:1", ranks(n)))
 		got := pickCounts(t, s, 2*instance.MaxRanks, decode("m"))
-		assert.Equal(t, len(got), want, "dp_size %d: targets", n)
+		assert.Equal(t, want, len(got), "dp_size %d: targets", n)
 	}
 }
 
@@ -117,7 +118,7 @@ func TestRanks_FailedRankAvoided(t *testing.T) {
 				list = append(list, a)
 			}
 			slices.Sort(list)
-			assert.EqualSlices(t, list, tc.want)
+			assert.Equal(t, tc.want, list)
 		})
 	}
 }
@@ -152,7 +153,7 @@ func TestRanksChange(t *testing.T) {
 		assert.Len(t, got, want, "sizes %v", size)
 		sum := int64(0)
 		s.Loads.Each(func(_ instance.Key, n int64) { sum += n })
-		assert.Equal(t, sum, int64(len(held)), "sizes %v: in flight, want %d", size, len(held))
+		assert.Equal(t, int64(len(held)), sum, "sizes %v: in flight, want %d", size, len(held))
 	}
 	for _, a := range held {
 		a.Done()
@@ -196,7 +197,7 @@ func TestWantedRank(t *testing.T) {
 		r := decode("m")
 		r.Ranked, r.Rank = true, rank
 		got := slices.Sorted(maps.Keys(pickCounts(t, s, 300, r)))
-		assert.EqualSlices(t, got, want, "rank %d", rank)
+		assert.Equal(t, want, got, "rank %d", rank)
 	}
 	// If the wanted rank has failed and there is no other instance, no other rank is picked.
 	r := decode("m")

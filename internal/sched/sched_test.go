@@ -11,14 +11,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -306,7 +307,7 @@ func TestMostEjected(t *testing.T) {
 				got[a.Instance.Address] = true
 				a.Done()
 			}
-			assert.EqualSlices(t, slices.Sorted(maps.Keys(got)), tc.want, "picked")
+			assert.Equal(t, tc.want, slices.Sorted(maps.Keys(got)), "picked")
 		})
 	}
 }
@@ -343,7 +344,7 @@ func TestInFlight_OutlivesSnapshot(t *testing.T) {
 	require.True(t, n == 1, "in flight %d while the request runs", n)
 	src.set(inst(instance.Decode, "d:1"))
 	b := pick(t, s, decode("m"))
-	require.Equal(t, s.InFlight(k), 2, "in flight")
+	require.EqualValues(t, 2, s.InFlight(k), "in flight")
 	a.Done()
 	a.Done()
 	b.Done()
@@ -384,7 +385,7 @@ func TestPick_ConcurrentChanges(t *testing.T) {
 	src.set(inst(instance.Decode, "d:1"))
 	pick(t, s, decode("m")).Done()
 	s.Loads.Each(func(k instance.Key, n int64) {
-		assert.Equal(t, n, 0, "%s: in flight", k)
+		assert.EqualValues(t, 0, n, "%s: in flight", k)
 	})
 }
 
@@ -451,7 +452,7 @@ func TestPick_DuringIndexBuild(t *testing.T) {
 		defer a.Done()
 		return a.Instance.Record.ID
 	}
-	require.Equal(t, pick(), "old", "picked")
+	require.Equal(t, "old", pick(), "picked")
 	src.set(named("new"))
 	got := make(chan string, 2)
 	go func() { got <- pick() }()
@@ -460,7 +461,7 @@ func TestPick_DuringIndexBuild(t *testing.T) {
 	<-picking
 	close(built)
 	for range 2 {
-		assert.Equal(t, <-got, "new", "picked")
+		assert.Equal(t, "new", <-got, "picked")
 	}
 }
 

@@ -3,10 +3,11 @@ package sched_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // token_weighted picks the instance with the fewest bytes in flight. A leg's score is
@@ -37,11 +38,11 @@ func TestScores_Released(t *testing.T) {
 	}
 	second.Done()
 	l := s.LoadOf("b:1")
-	assert.Equal(t, l.ScoreOf(instance.Prefill).Load(), 128_699_500, "prefill scores")
+	assert.EqualValues(t, 128_699_500, l.ScoreOf(instance.Prefill).Load(), "prefill scores")
 	p.Done()
 	for _, address := range []string{"b:1", "d:1"} {
 		for _, role := range instance.Roles() {
-			assert.Equal(t, s.LoadOf(address).ScoreOf(role).Load(), 0, "%s %s: is left", role, address)
+			assert.EqualValues(t, 0, s.LoadOf(address).ScoreOf(role).Load(), "%s %s: is left", role, address)
 		}
 	}
 }

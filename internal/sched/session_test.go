@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // sessions picks once for each of n sessions and returns the instances.
@@ -45,7 +46,7 @@ func TestSessionStays(t *testing.T) {
 	for k, n := range count {
 		assert.True(t, n >= 50 && n <= 200, "%s has %d of 400 sessions", k, n)
 	}
-	assert.Equal(t, len(count), 4, "instances with sessions")
+	assert.Equal(t, 4, len(count), "instances with sessions")
 	// Another proxy, which has the instances in another order, picks the same.
 	list := fleetOf(4)
 	list[0], list[3] = list[3], list[0]

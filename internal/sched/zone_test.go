@@ -5,11 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func labelled(zone string) func(*instance.Instance) {
@@ -99,7 +100,7 @@ func TestZone_NoneAvailable(t *testing.T) {
 		a, err := s.Pick(decode("m"))
 		require.True(t, err == nil && zoneOf(a) != "z" && a.Elsewhere == "zone_none", "%s: %v, %v", name, a, err)
 		n := elsewhereCounts(s, instance.Decode)
-		assert.Equal(t, n["zone_none"], 1, "%s: counted %v", name, n)
+		assert.EqualValues(t, 1, n["zone_none"], "%s: counted %v", name, n)
 	}
 	// If no instance has a zone, none is preferred and nothing is counted.
 	s := inZone(t, "b", "round_robin", nil, none, inst(instance.Decode, "c:2"))
@@ -126,7 +127,7 @@ func TestZoneOverloaded(t *testing.T) {
 	a, err := s.Pick(decode("m"))
 	require.True(t, err == nil && zoneOf(a) == "a" && a.Elsewhere == "zone_overloaded", "%v, %v", a, err)
 	n := elsewhereCounts(s, instance.Decode)
-	assert.Equal(t, n["zone_overloaded"], 1, "counted %v", n)
+	assert.EqualValues(t, 1, n["zone_overloaded"], "counted %v", n)
 	held[0].Done()
 	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "b" {
 		t.Errorf("it has room again: %v, %v", a.Instance.Key, err)
@@ -157,9 +158,9 @@ func TestExplain_Zone(t *testing.T) {
 		}
 		return out
 	}
-	assert.Equal(t, outs(), "a:1=zone b:1= ")
+	assert.Equal(t, "a:1=zone b:1= ", outs())
 	s.Loads.SetOthers(map[string]instance.OthersLoad{"b:1": {InFlight: 100}})
-	assert.Equal(t, outs(), "a:1=zone b:1= ", "of two none is overloaded")
+	assert.Equal(t, "a:1=zone b:1= ", outs(), "of two none is overloaded")
 	r := decode("m")
 	r.Tentative, r.Tried = true, []instance.Key{{Role: instance.Decode, Address: "b:1"}}
 	a, err := s.Pick(r)
@@ -167,6 +168,6 @@ func TestExplain_Zone(t *testing.T) {
 		"%v, %v, counted %v", a, err, elsewhereCounts(s, instance.Decode))
 	a.Confirm()
 	n := elsewhereCounts(s, instance.Decode)
-	assert.Equal(t, n["zone_none"], 1, "counted %v", n)
+	assert.EqualValues(t, 1, n["zone_none"], "counted %v", n)
 	a.Done()
 }

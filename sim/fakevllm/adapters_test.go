@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The routes of VLLM_ALLOW_RUNTIME_LORA_UPDATING answer as vLLM 0.32 does. Loaded adapters

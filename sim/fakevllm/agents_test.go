@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -125,7 +126,7 @@ func TestAgentsRoutes_TransferParams(t *testing.T) {
 				again := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
 				switch {
 				case !stream:
-					assert.Equal(t, again.status, http.StatusInternalServerError, again.body)
+					assert.Equal(t, http.StatusInternalServerError, again.status, again.body)
 				case path == pathResponses: // vLLM cuts the stream
 					assert.True(t, again.err != nil && deltas(t, again.body) == "", "%v: %s", again.err, again.body)
 				case again.err != nil || !strings.HasSuffix(again.body, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"internal_error\",\"message\":\"Internal server error\"}}\n\n"):
@@ -152,7 +153,7 @@ func TestAgentsRoutesCallTools(t *testing.T) {
 			t.Errorf("%s: %v\n%s\n%s", path, err, whole.body, stream.body)
 		}
 		cut := post(t, client(t), s.URL()+path, "", strings.Replace(body, "99", "1", 1)+`}`)
-		assert.Equal(t, cut.status, map[string]int{pathResponses: 400, pathMessages: 500}[path],
+		assert.Equal(t, map[string]int{pathResponses: 400, pathMessages: 500}[path], cut.status,
 			"%s: half a call: %s", path, cut.body)
 	}
 }

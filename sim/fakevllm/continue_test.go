@@ -16,12 +16,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const (
@@ -37,7 +37,7 @@ func stream(t *testing.T, s *fakevllm.Server, path string, body map[string]any) 
 	text, err := json.Marshal(body)
 	require.NoError(t, err)
 	r := post(t, client(t), s.URL()+path, "", string(text))
-	require.Equal(t, r.status, http.StatusOK, "%s: %s", text, r.body)
+	require.Equal(t, http.StatusOK, r.status, "%s: %s", text, r.body)
 	for part := range strings.SplitSeq(strings.TrimSuffix(r.body, "\n\n"), "\n\n") {
 		data, _ := strings.CutPrefix(part, "data: ")
 		if data == "[DONE]" {
@@ -66,7 +66,7 @@ func rest(t *testing.T, s *fakevllm.Server, path string, body map[string]any, pr
 		body["kv_transfer_params"] = map[string]any{"prompt_token_ids": ids}
 	}
 	echoed, list := stream(t, s, path, body)
-	require.EqualSlices(t, echoed, ids, "prompt ids")
+	require.Equal(t, ids, echoed, "prompt ids")
 	return list
 }
 
@@ -99,7 +99,7 @@ func TestContinue(t *testing.T) {
 			for cut := 1; cut < len(all); cut++ {
 				has := pieces.Join(all[:cut])
 				got := pieces.Join(rest(t, s, tt.path, tt.body, prompt, has.IDs))
-				require.Equal(t, cmp.Diff(want.IDs, append(slices.Clone(has.IDs), got.IDs...)), "", "after %d events", cut)
+				require.Equal(t, "", cmp.Diff(want.IDs, append(slices.Clone(has.IDs), got.IDs...)), "after %d events", cut)
 				text := model.Detokenize(has.IDs)
 				if utf8.ValidString(text) {
 					assert.True(t, has.Text+got.Text == want.Text && has.Finish+got.Finish == want.Finish,
@@ -129,7 +129,7 @@ func TestContinue_WrongHistory(t *testing.T) {
 		for _, history := range [][]int{want.IDs[:5], append(slices.Clone(want.IDs[:4]), 77), slices.Concat(want.IDs[:2], want.IDs[3:6])} {
 			got := pieces.Join(rest(t, s, path, body, prompt, history))
 			exact := slices.Equal(got.IDs, want.IDs[len(history):])
-			assert.Equal(t, exact, slices.Equal(history, want.IDs[:5]),
+			assert.Equal(t, slices.Equal(history, want.IDs[:5]), exact,
 				"%s: after %v follows %v, of %v", path, history, got.IDs, want.IDs)
 		}
 	}
@@ -200,9 +200,9 @@ func TestContinue_Restarts(t *testing.T) {
 		prompt, all := stream(t, s, completions, body)
 		_, again := stream(t, s, completions, body)
 		want := pieces.Join(all)
-		assert.Equal(t, cmp.Diff(want, pieces.Join(again)), "", tt.name)
+		assert.Equal(t, "", cmp.Diff(want, pieces.Join(again)), tt.name)
 		got := pieces.Join(rest(t, s, completions, body, prompt, want.IDs[:5]))
-		assert.Equal(t, slices.Equal(got.IDs, want.IDs[5:]), tt.exact, "%s: exact", tt.name)
+		assert.Equal(t, tt.exact, slices.Equal(got.IDs, want.IDs[5:]), "%s: exact", tt.name)
 		if tt.json && (!json.Valid([]byte(want.Text)) || got.Text[0] != '{') {
 			t.Errorf("%s: the answer is %q, the rest %q", tt.name, want.Text, got.Text)
 		}
@@ -273,7 +273,7 @@ func checkParsed(t *testing.T, s *fakevllm.Server, body map[string]any, prompt [
 		return
 	}
 	got := pieces.Join(rest(t, s, chats, body, prompt, has.IDs))
-	require.EqualSlices(t, append(slices.Clone(has.IDs), got.IDs...), want.IDs,
+	require.Equal(t, want.IDs, append(slices.Clone(has.IDs), got.IDs...),
 		"after %d events the ids are %v", cut, got.IDs)
 	open := strings.Count(raw, "<tool_call>") > strings.Count(raw, "</tool_call>")
 	switch {
@@ -317,14 +317,14 @@ func TestParsers_Whole(t *testing.T) {
 		for _, call := range c.Message.ToolCalls {
 			got.Calls = append(got.Calls, call.Function.Name+call.Function.Arguments)
 		}
-		assert.NoDiff(t, pieces.Join(all), got)
+		assert.Empty(t, cmp.Diff(pieces.Join(all), got))
 		list, err := o.Expected(chats, text)
 		require.NoError(t, err)
 		e := pieces.Answer{Text: list[0].Text, Reasoning: list[0].Reasoning, IDs: list[0].Tokens, Finish: list[0].FinishReason}
 		for _, call := range list[0].Calls {
 			e.Calls = append(e.Calls, call.Name+call.Arguments)
 		}
-		assert.NoDiff(t, e, got)
+		assert.Empty(t, cmp.Diff(e, got))
 	}
 }
 

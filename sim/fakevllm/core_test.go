@@ -9,10 +9,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // words returns n words of several lengths, which differ between seeds.
@@ -47,7 +48,7 @@ func TestPrefixCache(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, BlockSize: 16, CacheBlocks: 100, PromptTokensDetails: true})
 	a := words(1, 60)
 	n, cached := ask(t, s, a, "")
-	assert.Equal(t, cached, 0, "cached, of %d tokens, in an empty cache", n)
+	assert.Equal(t, 0, cached, "cached, of %d tokens, in an empty cache", n)
 	if _, got := ask(t, s, a, ""); got != (n-1)/16*16 {
 		t.Errorf("%d of %d tokens found again", got, n)
 	}
@@ -76,7 +77,7 @@ func TestAnswersAreCached(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 100, PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	prompt := model.TokenizeFine(words(1, 20))
 	r := post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%s,"max_tokens":40,"ignore_eos":true}`, jsonText(prompt)))
-	require.Equal(t, r.status, 200, r.body)
+	require.Equal(t, 200, r.status, r.body)
 	a := fakevllm.ExpectedCompletion(prompt, fakevllm.Sampling{MaxTokens: 40, IgnoreEOS: true})
 	all := append(slices.Clone(prompt), a.Tokens...)
 	known := len(all) - 1 // the last token was never computed
@@ -132,7 +133,7 @@ func TestPrefill_OneAtATime(t *testing.T) {
 	for range 3 {
 		group.Go(func() {
 			r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":`+prompt+`,"max_tokens":1}`)
-			assert.Equal(t, r.status, 200, r.body)
+			assert.Equal(t, 200, r.status, r.body)
 		})
 	}
 	running(t, s, 1, 3)
@@ -157,7 +158,7 @@ func TestQueue_AbandonedRequest(t *testing.T) {
 	running(t, s, 1, 0)
 	_ = first.conn.Close()
 	r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":[17],"max_tokens":1}`)
-	assert.Equal(t, r.status, 200, r.body)
+	assert.Equal(t, 200, r.status, r.body)
 }
 
 // running blocks until the numbers of running and waiting requests are run and wait.

@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An engine uses the data-parallel rank that a request names, and refuses unknown ones as vLLM
@@ -27,7 +28,7 @@ func TestDataParallelRanks(t *testing.T) {
 		status, body := ask(header, fmt.Sprint(rank))
 		assert.True(t, status == http.StatusOK && strings.Contains(body, `"remote_engine_id":"`+want.EngineID+`"`),
 			"rank %d: %d %s", rank, status, body)
-		assert.Equal(t, s.Ranks()[rank].Requests, 1, "rank %d: %+v", rank, s.Ranks())
+		assert.EqualValues(t, 1, s.Ranks()[rank].Requests, "rank %d: %+v", rank, s.Ranks())
 	}
 	for _, rank := range []string{"3", "-1"} {
 		if status, body := ask(header, rank); status != http.StatusBadRequest || !strings.Contains(body, "data_parallel_rank "+rank+" is out of range [0, 3).") {
@@ -36,10 +37,10 @@ func TestDataParallelRanks(t *testing.T) {
 	}
 	for range 3 {
 		status, body := ask()
-		assert.Equal(t, status, http.StatusOK, "no rank: %s", body)
+		assert.Equal(t, http.StatusOK, status, "no rank: %s", body)
 	}
 	for rank, is := range s.Ranks() {
-		assert.Equal(t, is.Requests, 2, "requests of rank %d", rank)
+		assert.EqualValues(t, 2, is.Requests, "requests of rank %d", rank)
 	}
 	metrics := get(t, c, s.URL()+"/metrics").body
 	for _, engine := range []string{"0", "1", "2"} {

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const streamed = `{"prompt":"x","max_tokens":6,"ignore_eos":true,"stream":true}`
@@ -122,7 +123,7 @@ func TestHangs(t *testing.T) {
 		r.send(t, "/v1/completions", "R", streamed)
 		r.until(t, "\r\n\r\n")
 		s.Close()
-		assert.Equal(t, s.Counters().Aborted, 0, "aborts counted although the engine died")
+		assert.EqualValues(t, 0, s.Counters().Aborted, "aborts counted although the engine died")
 	})
 }
 
@@ -167,7 +168,7 @@ func TestAdminRoutes(t *testing.T) {
 		{"two values", `{"kind":"hang"} {}`, 400},
 	} {
 		r := post(t, c, s.URL()+"/fake/faults", "", tt.body)
-		assert.Equal(t, r.status, tt.status, "%s: %s", tt.name, r.body)
+		assert.Equal(t, tt.status, r.status, "%s: %s", tt.name, r.body)
 	}
 	a, b := get(t, c, s.URL()+"/health").status, get(t, c, s.URL()+"/health").status
 	assert.True(t, a == 503 && b == 200, "health is %d, %d", a, b)

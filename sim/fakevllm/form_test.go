@@ -8,9 +8,10 @@ import (
 	"os"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestForms checks the responses to forms against recorded ones of vLLM 0.32, which test/real
@@ -55,6 +56,6 @@ func TestForms(t *testing.T) {
 		if r.Status == http.StatusOK {
 			continue
 		}
-		assert.Equal(t, kindOf(t, string(got)), kindOf(t, r.Answer), "%s: %s\nwant %s", r.Name, got, r.Answer)
+		assert.Equal(t, kindOf(t, r.Answer), kindOf(t, string(got)), "%s: %s\nwant %s", r.Name, got, r.Answer)
 	}
 }

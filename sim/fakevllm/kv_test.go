@@ -6,9 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const prefillForm = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
@@ -18,7 +19,7 @@ func prefill(t *testing.T, s *fakevllm.Server, id, ask string) string {
 	t.Helper()
 	r := decode(t, post(t, client(t), s.URL()+"/v1/chat/completions", id,
 		`{`+ask+`,"max_tokens":1,"min_tokens":1,"ignore_eos":true,"stream":false,"kv_transfer_params":`+prefillForm+`}`))
-	require.Equal(t, r.Choices[0].FinishReason, "length", "prefill ended by")
+	require.Equal(t, "length", r.Choices[0].FinishReason, "prefill ended by")
 	return string(r.KV)
 }
 
@@ -374,7 +375,7 @@ func TestPlainPool(t *testing.T) {
 	}
 	decode(t, post(t, c, d.URL()+"/v1/completions", "R", `{"prompt":"never seen"}`))
 	got := d.Counters()
-	assert.Equal(t, got.LocalPrefills, 1, "%+v", got)
+	assert.EqualValues(t, 1, got.LocalPrefills, "%+v", got)
 	assert.Len(t, p.Violations(), 0, "violations")
 	for _, body := range []string{`{"prompt":"x"}`, `{"prompt":"x","max_tokens":1,"stream":true}`, `{"prompt":"x","max_tokens":1,"n":2}`} {
 		before := len(p.Violations())

@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestAborts: a client that goes away is noticed wherever the request is, and
@@ -209,7 +210,7 @@ func TestHalfBody(t *testing.T) {
 	_ = r.conn.Close()
 	eventually(t, func() error { return want("aborted", s.Counters().Aborted, 1) })
 	got := s.Counters()
-	assert.Equal(t, got.Requests, 0, "%+v", got)
+	assert.EqualValues(t, 0, got.Requests, "%+v", got)
 }
 
 func TestChunkedBody(t *testing.T) {

@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A decode request between the listing and the arrival of the chunks has a wrong answer. A
@@ -23,10 +24,10 @@ func TestLMCacheReadsTooEarly(t *testing.T) {
 	p.SetNotices(fakevllm.NoticePlan{Listed: func(int) { complete(t, d, read("a"), 4) }})
 	complete(t, p, spec("a"), 1)
 	c := d.Counters()
-	assert.Equal(t, c.WrongKV, 1, "read while it was written: %+v", c)
+	assert.EqualValues(t, 1, c.WrongKV, "read while it was written: %+v", c)
 	p.SetNotices(fakevllm.NoticePlan{})
 	complete(t, p, spec("b"), 1)
-	assert.Equal(t, d.Unread(), 1, "unread prompts")
+	assert.Equal(t, 1, d.Unread(), "unread prompts")
 	complete(t, d, read("c"), 4)
 	complete(t, d, "", 4)
 	c = d.Counters()
@@ -43,7 +44,7 @@ func TestLMCacheTooFewPorts(t *testing.T) {
 	complete(t, p, `,"kv_transfer_params":{"disagg_spec":{"req_id":"r","receiver_host":"127.0.0.1","receiver_init_port":[1],"receiver_alloc_port":[1]}}`, 1)
 	<-p.Died()
 	c := p.Counters()
-	assert.Equal(t, c.Crashes, 1, "%+v", c)
+	assert.EqualValues(t, 1, c.Crashes, "%+v", c)
 }
 
 // complete posts a completion, which may crash the engine, and returns the answer.

@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // mooncakePair starts a producer and a consumer that know nothing of each other.
@@ -84,7 +85,7 @@ func TestMooncakeAnyOrder(t *testing.T) {
 			second = decodeLeg(t, c, d, user, stream, consuming(p, id))
 		}
 		wg.Wait()
-		assert.Equal(t, content(t, second), expectedHi(), i)
+		assert.Equal(t, expectedHi(), content(t, second), i)
 	}
 	pc, dc := p.Counters(), d.Counters()
 	if pc.TransfersMade != 4 || pc.TransfersWaiting != 0 || pc.ReusedTransfers != 0 || pc.BootstrapQueries != 1 || dc.TransfersLoaded != 4 ||
@@ -99,11 +100,11 @@ func TestMooncakeAnyOrder(t *testing.T) {
 func TestMooncakeBootstrap(t *testing.T) {
 	t.Parallel()
 	p, d := mooncakePair(t, fakevllm.Options{}, fakevllm.Options{})
-	assert.Equal(t, d.Bootstrap(), 0, "a consumer has a bootstrap server on port")
+	assert.Equal(t, 0, d.Bootstrap(), "a consumer has a bootstrap server on port")
 	c := client(t)
 	query := func() string {
 		r := get(t, c, bootstrapURL(p)+"/query")
-		require.Equal(t, r.status, http.StatusOK, r.body)
+		require.Equal(t, http.StatusOK, r.status, r.body)
 		return r.body
 	}
 	first := query()
@@ -207,12 +208,12 @@ func TestMooncakeLoadFailures(t *testing.T) {
 			first := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: "hi"}}, fakevllm.Sampling{MaxTokens: 1}).Tokens[0]
 			r := decode(t, post(t, c, p.URL()+"/v1/chat/completions", "R",
 				fmt.Sprintf(`{%s,"max_tokens":1,"stop_token_ids":[%d],"kv_transfer_params":%s}`, user, first, producing("x"))))
-			assert.Equal(t, r.Choices[0].FinishReason, "stop", "ended by")
+			assert.Equal(t, "stop", r.Choices[0].FinishReason, "ended by")
 			return consuming(p, "x")
 		}, "timeout waiting for the prefill side"},
 		{"a prefill that was refused", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {
 			r := post(t, c, p.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":0,"kv_transfer_params":`+producing("x")+`}`)
-			assert.Equal(t, r.status, 400, r.body)
+			assert.Equal(t, 400, r.status, r.body)
 			return consuming(p, "x")
 		}, "timeout waiting for the prefill side"},
 		{"blocks that were freed", fakevllm.Options{TransferTimeout: soon}, func(t *testing.T, c *http.Client, p *fakevllm.Server) string {
@@ -348,7 +349,7 @@ func TestMooncakeDeadPrefill(t *testing.T) {
 	_ = r.conn.Close()
 	eventually(t, func() error { return want("aborted", d.Counters().Aborted, 1) })
 	n := d.Counters()
-	assert.Equal(t, n.TransfersRefused, 0, "%+v", n)
+	assert.EqualValues(t, 0, n.TransfersRefused, "%+v", n)
 }
 
 // TestMooncakeForeignBlocks: blocks of another prompt are no error, and the text
@@ -424,6 +425,6 @@ func TestMooncakeStrict(t *testing.T) {
 	}
 	for rank, status := range map[string]int{"0": 200, "1": 400, "-1": 400, "none": 200} {
 		r := post(t, c, d.URL()+"/v1/chat/completions", "", `{`+user+`}`, "X-Data-Parallel-Rank", rank)
-		assert.Equal(t, r.status, status, "rank %s: %s", rank, r.body)
+		assert.Equal(t, status, r.status, "rank %s: %s", rank, r.body)
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var update = flag.Bool("update", false, "write golden files")
@@ -33,7 +33,7 @@ func golden(t *testing.T, name, got string) {
 	}
 	expected, err := os.ReadFile(path) //nolint:gosec // a name from this file
 	require.NoError(t, err)
-	assert.Equal(t, cmp.Diff(string(expected), got), "", "%s (-golden +got)", name)
+	assert.Equal(t, "", cmp.Diff(string(expected), got), "%s (-golden +got)", name)
 }
 
 const tools = `"tools":[{"type":"function","function":{"name":"look","parameters":{"type":"object"}}},{"type":"function","function":{"name":"leap"}}]`
@@ -71,11 +71,11 @@ func TestGolden(t *testing.T) {
 			golden(t, tt.name, r.body)
 			if strings.HasSuffix(tt.name, ".json") {
 				assert.True(t, json.Valid([]byte(r.body)), "no JSON")
-				assert.Equal(t, r.header.Get("Content-Type"), "application/json", "content type")
+				assert.Equal(t, "application/json", r.header.Get("Content-Type"), "content type")
 				return
 			}
 			events(t, r.body)
-			assert.Equal(t, r.header.Get("Content-Type"), "text/event-stream; charset=utf-8", "content type")
+			assert.Equal(t, "text/event-stream; charset=utf-8", r.header.Get("Content-Type"), "content type")
 		})
 	}
 }
@@ -103,7 +103,7 @@ func TestExpectedText_MatchesAnswers(t *testing.T) {
 			require.NoError(t, err)
 			whole := decode(t, post(t, c, s.URL()+path, "", "{"+body+"}"))
 			stream := events(t, post(t, c, s.URL()+path, "", "{"+body+`,"stream":true,"stream_options":{"include_usage":true}}`).body)
-			require.Equal(t, len(whole.Choices), len(expected), "choices")
+			require.Equal(t, len(expected), len(whole.Choices), "choices")
 			completion := 0
 			for i, e := range expected {
 				completion += len(e.Tokens)
@@ -134,7 +134,7 @@ func TestDefaultMaxTokens(t *testing.T) {
 	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 100})
 	c := client(t)
 	r := decode(t, post(t, c, s.URL()+"/v1/completions", "", `{"prompt":"x","ignore_eos":true}`))
-	assert.Equal(t, r.Usage.Completion, 16, "completions default to")
+	assert.Equal(t, 16, r.Usage.Completion, "completions default to")
 	r = decode(t, post(t, c, s.URL()+"/v1/chat/completions", "", `{`+user+`,"ignore_eos":true}`))
 	assert.True(t, r.Usage.Total == 100, "chat fills %d of 100", r.Usage.Total)
 }
@@ -176,7 +176,7 @@ func TestTokenizeRoutes(t *testing.T) {
 	expected := fakevllm.ChatPrompt([]fakevllm.Message{{Role: "user", Content: "hi"}}, false)
 	assert.True(t, slices.Equal(got.Tokens, expected), "got %+v, expected %v", got, expected)
 	r := post(t, c, s.URL()+"/detokenize", "", `{"tokens":[100,101]}`)
-	assert.Equal(t, r.body, `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}`, "detokenized")
+	assert.Equal(t, `{"prompt":"`+model.Detokenize([]int{100, 101})+`"}`, r.body, "detokenized")
 }
 
 func TestMetrics(t *testing.T) {
@@ -212,8 +212,8 @@ func TestRecord(t *testing.T) {
 		t.Errorf("recorded %+v", got)
 	}
 	s.ForgetRequests()
-	assert.Equal(t, len(s.Requests()), 0, "nothing was forgotten")
+	assert.Equal(t, 0, len(s.Requests()), "nothing was forgotten")
 	none := fakevllm.StartTest(t, fakevllm.Options{RecordLimit: fakevllm.RecordNone})
 	post(t, c, none.URL()+"/v1/completions", "", `{"prompt":"x"}`)
-	assert.Equal(t, len(none.Requests()), 0, "recorded with RecordNone")
+	assert.Equal(t, 0, len(none.Requests()), "recorded with RecordNone")
 }

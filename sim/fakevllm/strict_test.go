@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const user = `"messages":[{"role":"user","content":"hi"}]`
@@ -180,6 +181,6 @@ func TestViolations(t *testing.T) {
 			_, what, _ := strings.Cut(v, " engine, cmpl-R: ")
 			got = append(got, what)
 		}
-		assert.EqualSlices(t, got, tt.want, "%s %q, %s", tt.mode, tt.role, tt.kv)
+		assert.Equal(t, tt.want, got, "%s %q, %s", tt.mode, tt.role, tt.kv)
 	}
 }

@@ -16,11 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // childEnv is the variable that makes this test binary act as a child; see child.
@@ -133,7 +134,7 @@ func TestFreePorts(t *testing.T) {
 			seen[port] = true
 		}
 	}
-	assert.Equal(t, len(seen), callers*each, "different ports")
+	assert.Equal(t, callers*each, len(seen), "different ports")
 	// Other programs may have taken a few of them.
 	taken := 0
 	for port := range seen {
@@ -155,8 +156,8 @@ func TestOutputAndEnvironment(t *testing.T) {
 	if p.Err() != nil {
 		t.Errorf("ended with %v", p.Err())
 	}
-	assert.Equal(t, p.LogTail(5), "hello\nPD_PORT=", "log")
-	assert.Equal(t, len(f.Running()), 0, "still running: %v", f.Running())
+	assert.Equal(t, "hello\nPD_PORT=", p.LogTail(5), "log")
+	assert.Equal(t, 0, len(f.Running()), "still running: %v", f.Running())
 }
 
 func TestChild_Fails(t *testing.T) {
@@ -166,7 +167,7 @@ func TestChild_Fails(t *testing.T) {
 	s.Ready = func(context.Context) error { return errors.New("not yet") }
 	_, err := f.Start(t.Context(), s)
 	require.True(t, errors.Is(err, fleet.ErrExited), "error %v, want ErrExited", err)
-	require.Contains(t, err.Error(), "bad", "exit status 3", "about to fail", "no newline at the end")
+	require.True(t, testkit.Contains(t, err.Error(), "bad", "exit status 3", "about to fail", "no newline at the end"))
 }
 
 func TestNeverReady(t *testing.T) {
@@ -177,7 +178,7 @@ func TestNeverReady(t *testing.T) {
 	_, err := f.Start(t.Context(), s)
 	assert.True(t, errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "the answer was 503"),
 		"error %v: want a deadline and the last error", err)
-	assert.Equal(t, len(f.Running()), 0, "the process that did not become ready still runs")
+	assert.Equal(t, 0, len(f.Running()), "the process that did not become ready still runs")
 }
 
 func TestMissingProgram(t *testing.T) {
@@ -246,7 +247,7 @@ func TestCloseStopsInOrder(t *testing.T) {
 	raw, err := os.ReadFile(order)
 	require.NoError(t, err)
 	got := strings.Fields(string(raw))
-	assert.Equal(t, strings.Join(got, " "), "agent engine etcd", "order of the ends: %v", got)
+	assert.Equal(t, "agent engine etcd", strings.Join(got, " "), "order of the ends: %v", got)
 	if _, err := os.Stat(f.Dir()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the temporary directory is still there: %v", err)
 	}

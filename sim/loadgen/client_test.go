@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -185,7 +186,7 @@ func TestStreamTimes(t *testing.T) {
 		}
 	}})
 	require.NoError(t, r.Err)
-	assert.Equal(t, itl.Count(), 1, "pauses")
+	assert.EqualValues(t, 1, itl.Count(), "pauses")
 	assert.True(t, r.TTFT+itl.Max() <= r.Total,
 		"TTFT %v and pause %v are longer than the whole %v", r.TTFT, itl.Max(), r.Total)
 }

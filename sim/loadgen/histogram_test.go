@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestHistogramQuantiles(t *testing.T) {
@@ -43,7 +44,7 @@ func TestHistogramEdges(t *testing.T) {
 		"quantiles %v and %v", h.Quantile(0), h.Quantile(1))
 	var one loadgen.Histogram
 	one.Record(1234567)
-	assert.Equal(t, one.Quantile(0.5), 1234567, "one value: median")
+	assert.EqualValues(t, 1234567, one.Quantile(0.5), "one value: median")
 }
 
 func TestHistogramConcurrent(t *testing.T) {

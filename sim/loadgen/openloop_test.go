@@ -7,8 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func every(d time.Duration) func(int) time.Duration {
@@ -28,10 +29,10 @@ func TestOpenLoopKeepsTime(t *testing.T) {
 			},
 		})
 		for i, at := range sent {
-			assert.Equal(t, at, time.Duration(i)*time.Second, "request %d was sent at", i)
+			assert.Equal(t, time.Duration(i)*time.Second, at, "request %d was sent at", i)
 		}
-		assert.Equal(t, lag, (loadgen.Lag{}), "lag")
-		assert.Equal(t, time.Since(start), 14*time.Second, "it ended after")
+		assert.Equal(t, (loadgen.Lag{}), lag, "lag")
+		assert.Equal(t, 14*time.Second, time.Since(start), "it ended after")
 	})
 }
 
@@ -50,7 +51,7 @@ func TestOpenLoop_BoundAndLag(t *testing.T) {
 				time.Sleep(time.Second)
 			},
 		})
-		assert.Equal(t, most.Load(), 2, "requests at once")
+		assert.EqualValues(t, 2, most.Load(), "requests at once")
 		assert.True(t, lag.Max == 2*time.Second && lag.Late == 4, "lag %+v, want 2s and 4 late", lag)
 	})
 }
@@ -68,6 +69,6 @@ func TestOpenLoopStops(t *testing.T) {
 				}
 			},
 		})
-		assert.Equal(t, sent.Load(), 3, "requests were sent")
+		assert.EqualValues(t, 3, sent.Load(), "requests were sent")
 	})
 }

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const twoEntries = `{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [7, 8]}
@@ -23,7 +24,7 @@ func TestReadTrace(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, len(entries) == 2 && entries[0].InputLength == 600 && entries[1].OutputLength == 1,
 		"got %+v", entries)
-	assert.Equal(t, entries[1].At(20), 150*time.Millisecond, "due at")
+	assert.Equal(t, 150*time.Millisecond, entries[1].At(20), "due at")
 	if limited, err := loadgen.ReadTrace(strings.NewReader(twoEntries), 1); err != nil || len(limited) != 1 {
 		t.Errorf("limit 1: %d entries, %v", len(limited), err)
 	}
@@ -60,7 +61,7 @@ func TestEqualBlocks_EqualTokens(t *testing.T) {
 	}
 	a, b := collect(entries[0]), collect(entries[1])
 	require.True(t, len(a) == 600 && len(b) == 512, "%d and %d tokens, want 600 and 512", len(a), len(b))
-	assert.EqualSlices(t, a[:512], b, "the same block gave other tokens")
+	assert.Equal(t, b, a[:512], "the same block gave other tokens")
 	assert.False(t, slices.Equal(a[512:], b[:88]), "different blocks gave the same tokens")
 	lo, hi := slices.Min(a), slices.Max(a)
 	assert.True(t, lo >= 16 && hi < 1<<17, "ids from %d to %d are out of range", lo, hi)

@@ -10,8 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Direction is one of the two ways through a Link.

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // Authority signs certificates for a test.

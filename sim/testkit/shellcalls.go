@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // ShellCalls returns the arguments of every call of a program in the code blocks of the
@@ -30,9 +30,7 @@ func ShellCalls(t *testing.T, pattern, program string) (calls [][]string) {
 			script := "PATH=/nowhere\n" +
 				program + `() { printf '%s\0' "$@"; printf '\n\0'; }` + "\n" + lines + "\ntrue\n"
 			out, err := exec.CommandContext(t.Context(), "bash", "-c", script).Output()
-			if err != nil {
-				t.Fatalf("%s: %v in\n%s", page, err, lines)
-			}
+			require.NoError(t, err, "%s in\n%s", page, lines)
 			for call := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\n\x00") {
 				if call = strings.Trim(call, "\n"); call != "" {
 					calls = append(calls, strings.Split(strings.TrimSuffix(call, "\x00"), "\x00"))

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // Systemd is the receiving end of NOTIFY_SOCKET.

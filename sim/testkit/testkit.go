@@ -4,13 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,11 +19,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/tcpserver"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Pauses between two polls of Eventually. They grow with the time waited, so that a long wait
@@ -55,12 +56,12 @@ func Eventually(t testing.TB, timeout time.Duration, cond func() error) {
 	}
 }
 
-// EventuallyEqual polls get until it returns want, as Eventually does. about is that of assert.Equal.
+// EventuallyEqual polls get until it returns want, as Eventually does. about is printed with a failure.
 func EventuallyEqual[T comparable](t testing.TB, timeout time.Duration, get func() T, want T, about ...any) {
 	t.Helper()
 	Eventually(t, timeout, func() error {
 		if got := get(); got != want {
-			return errors.New(assert.Message(about, "got %s, want %s", assert.Value{V: got}, assert.Value{V: want}))
+			return fmt.Errorf("got %v, want %v %v", got, want, about)
 		}
 		return nil
 	})
@@ -77,10 +78,17 @@ func Until[T any](t testing.TB, timeout time.Duration, get func() T, done func(T
 	t.Helper()
 	Eventually(t, timeout, func() error {
 		if got := get(); !done(got) {
-			return errors.New(assert.Value{V: got}.String())
+			return fmt.Errorf("%+v", got)
 		}
 		return nil
 	})
+}
+
+// Contains reports whether a text contains all of the parts. If it does not, the test fails and continues.
+func Contains(t testing.TB, text string, parts ...string) bool {
+	t.Helper()
+	missing := slices.DeleteFunc(slices.Clone(parts), func(part string) bool { return strings.Contains(text, part) })
+	return assert.Empty(t, missing, "not in\n%s", text)
 }
 
 // Ask sends a request with a JSON body, or none for "", and returns the answer, whose body
@@ -204,10 +212,6 @@ func Golden(t testing.TB, path string, got []byte) {
 		return
 	}
 	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatalf("golden %s: %v (run the test with -update to write it)", path, err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Fatalf("golden %s differs (-want +got):\n%s", path, diff)
-	}
+	require.NoError(t, err, "golden %s (run the test with -update to write it)", path)
+	require.Empty(t, cmp.Diff(string(want), string(got)), "golden %s differs (-want +got)", path)
 }

@@ -9,9 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
@@ -122,7 +123,7 @@ func TestFiller(t *testing.T) {
 		`"name":"` + name + `"`: 4, `"` + path + `":{`: 1, `["` + path + `"]`: 1, `"input":{"` + path + `":"` + value + `","`: 1, `[{"` + path + `":1.50e3}]`: 1,
 		`"{\"` + path + `\": \"`: 1, `"content":"` + value + `"`: 1, `"enum":["` + value + `"]`: 1, `{"type":["string","null"]}`: 1, `"stream":true} `: 1, ` {"model": "m"`: 1,
 	} {
-		assert.Equal(t, strings.Count(string(out), part), n, "%s in\n%s", part, out)
+		assert.Equal(t, n, strings.Count(string(out), part), "%s in\n%s", part, out)
 	}
 	if len(out) != len(doc) || forms(string(out)) != forms(doc) || strings.ContainsAny(f.Text("aeiouyAEIOUYé"), "aeiouyAEIOUYé") {
 		t.Errorf("the form changed:\n%s\n%s", doc, out)

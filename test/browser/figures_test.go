@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -34,12 +35,12 @@ func TestFigures(t *testing.T) {
 	for range requests {
 		resp, _, err := harness.Send(t.Context(), http.MethodPost, r.url()+"/v1/completions", `{"model":"meta-llama/Llama-3.3-70B-Instruct","prompt":"x"}`)
 		require.NoError(t, err)
-		require.Equal(t, resp.StatusCode, http.StatusServiceUnavailable, resp.Status)
+		require.Equal(t, http.StatusServiceUnavailable, resp.StatusCode, resp.Status)
 	}
 	p.until(fmt.Sprintf(`%s.querySelector('.big span').textContent === '%d'`, failed, requests))
 	// A later point has no failures: the small text disappears, the number stays.
 	p.until(fmt.Sprintf(`%s.querySelector('small').textContent === '' && %s.querySelector('.big span').textContent === '%d' && %s.classList.contains('c-bad')`, failed, failed, requests, failed))
-	assert.Equal(t, value[string](p, failed+`.querySelector('.more').textContent`), "in five minutes", "the tile shows")
+	assert.Equal(t, "in five minutes", value[string](p, failed+`.querySelector('.more').textContent`), "the tile shows")
 	heads := value[string](p, `document.querySelector('thead').textContent`)
 	assert.True(t, !strings.Contains(heads, "Lease") && strings.Contains(heads, "Age"), "columns %q", heads)
 	tr := row(string(instance.Decode), "127.0.0.1:9")

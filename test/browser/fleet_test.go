@@ -4,12 +4,11 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/chromedp/chromedp"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A page shows the figures and model routes of all proxies, and a lost instance until the loss is

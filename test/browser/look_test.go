@@ -14,11 +14,11 @@ import (
 
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -47,7 +47,7 @@ func TestHostileNames(t *testing.T) {
 	value[any](p, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", "127.0.0.1:9")))
 	p.until(fmt.Sprintf(`document.querySelector('.more-row')?.textContent.includes(%q)`, evil))
 	n := value[int](p, `document.querySelectorAll('img, iframe, object, script:not(:last-of-type)').length`)
-	assert.Equal(t, n, 0, "elements were created from names")
+	assert.Equal(t, 0, n, "elements were created from names")
 	title := value[string](p, `document.title`)
 	assert.False(t, strings.Contains(title, "owned"), "a name was executed")
 	// The browser refuses HTML in a text, even if a script of the page tries to set it.

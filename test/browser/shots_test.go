@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // largestShot is the maximum size of a screenshot in the repository, in bytes.

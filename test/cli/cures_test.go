@@ -12,14 +12,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // runCommands runs the commands of a finding unchanged.
@@ -89,7 +90,7 @@ func TestDoctor_FixesWork(t *testing.T) {
 			w.runCommands(w.finds("rejected", "decode/"+at, "its value in etcd is rejected", "pdctl remove decode "+at, "pdctl add decode "+at))
 			w.clean()
 			code, out := w.run("pdctl remove decode " + at)
-			assert.Equal(w.t, code, 0, out)
+			assert.Equal(w.t, 0, code, out)
 		}},
 		{"two agents on one address", func(w *doctorRig) {
 			dir := w.t.TempDir()
@@ -110,7 +111,7 @@ func TestDoctor_FixesWork(t *testing.T) {
 			w.clean()
 			require.NoError(w.t, p.Signal(syscall.SIGSTOP))
 			code, out := w.run("pdctl weight decode " + node.Address + " 100")
-			assert.Equal(w.t, code, 0, out)
+			assert.Equal(w.t, 0, code, out)
 			f := w.finds("proxy", "proxy "+p.Address, "it is stale: it has applied revision", "check that its machine reaches etcd, and that its process runs (not stopped)", "pdctl wait --revision")
 			require.NoError(w.t, p.Signal(syscall.SIGCONT))
 			w.runCommands(f)
@@ -161,7 +162,7 @@ func (w *doctorRig) onePortTwice() {
 		}
 		return fmt.Errorf("%+v", list)
 	})
-	require.Contains(w.t, f.What+f.Cure, fmt.Sprintf("port %d is the side channel of 2 engines", ports[2]), a, b, "VLLM_NIXL_SIDE_CHANNEL_PORT")
+	require.True(w.t, testkit.Contains(w.t, f.What+f.Cure, fmt.Sprintf("port %d is the side channel of 2 engines", ports[2]), a, b, "VLLM_NIXL_SIDE_CHANNEL_PORT"))
 	w.runCommands(f)
 	assert.NoError(w.t, second.Stop(w.t.Context()))
 	second = start("s2", ports[1], ports[3]) // another port

@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // example describes how a line is run and its expected effect.
@@ -122,7 +123,7 @@ func (s *stage) play(line string, e example) {
 	if e.during != nil {
 		e.during(s, c)
 	}
-	assert.Equal(t, c.end(), e.code, "%s: exit", typed)
+	assert.Equal(t, e.code, c.end(), "%s: exit", typed)
 	out := c.out.String()
 	for _, words := range e.want {
 		if words = s.here(words); !strings.Contains(out, words) {

@@ -10,15 +10,15 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/observe/doctor"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -79,7 +79,7 @@ func (w *doctorRig) finds(check, subject string, words ...string) (is doctor.Fin
 		return nil
 	})
 	text := strings.Join(append([]string{is.What, is.Why, is.Cure}, is.Commands...), "\n")
-	require.Contains(w.t, text, words...)
+	require.True(w.t, testkit.Contains(w.t, text, words...))
 	return is
 }
 

@@ -5,11 +5,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Static instances whose engines are killed are shown as such everywhere without a request: by pdctl, the
@@ -25,7 +26,7 @@ func TestDeadStaticInstance(t *testing.T) {
 		engines[role], err = w.f.StartNode(t.Context(), fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: modelName})
 		require.NoError(t, err)
 		code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, engines[role].Address))
-		require.Equal(t, code, 0, out)
+		require.Equal(t, 0, code, out)
 	}
 	_, port, _ := strings.Cut(proxy.Address, ":")
 	prefill, decode := engines[instance.Prefill].Address, engines[instance.Decode].Address

@@ -13,15 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -45,7 +45,7 @@ func newTopRig(t *testing.T) *topRig {
 	w.decode = w.engine(fakevllm.Options{Role: fakevllm.RoleDecode, CacheBlocks: 10000, ITL: 5 * time.Millisecond}).Address()
 	for role, address := range map[instance.Role]string{instance.Prefill: w.prefill, instance.Decode: w.decode} {
 		code, out := w.run(fmt.Sprintf("pdctl add %s %s", role, address))
-		require.Equal(t, code, 0, out)
+		require.Equal(t, 0, code, out)
 	}
 	now, err := w.cli.Get(t.Context(), "/pd/meta/schema")
 	require.NoError(t, err)

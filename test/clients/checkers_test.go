@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestReaders_ReportDefects checks that each reader accepts the response of an engine and reports every defect

@@ -12,11 +12,11 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -78,8 +78,8 @@ func TestGoClientErrors(t *testing.T) {
 			if tt.kind != "" && e.JSON.Code.Raw() != fmt.Sprint(tt.status) {
 				t.Errorf("code %s", e.JSON.Code.Raw())
 			}
-			assert.Equal(t, e.Response.Header.Get("Content-Type"), "application/json", "header %v", e.Response.Header)
-			assert.Equal(t, len(s.all())-before, 1, "attempts of a request that cannot succeed")
+			assert.Equal(t, "application/json", e.Response.Header.Get("Content-Type"), "header %v", e.Response.Header)
+			assert.Equal(t, 1, len(s.all())-before, "attempts of a request that cannot succeed")
 		})
 	}
 	t.Run("in the stream, before it", func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestGoClientBrokenStream(t *testing.T) {
 				chunks++
 			}
 			assert.True(t, stream.Err() != nil && chunks >= 5, "after %d chunks: %v", chunks, stream.Err())
-			assert.Equal(t, len(s.all()), 1, "tries")
+			assert.Equal(t, 1, len(s.all()), "tries")
 			t.Logf("error of the client: %v", stream.Err())
 			r.strict()
 		})
@@ -167,14 +167,14 @@ func TestGoClientAborts(t *testing.T) {
 	}
 	testkit.EventuallyEqual(t, soon, func() int64 { return sum(r.D, aborted) }, times+1, "requests aborted")
 	r.strict()
-	assert.Equal(t, len(s.all()), times+1, "requests: cancelled requests must not be retried")
+	assert.Equal(t, times+1, len(s.all()), "requests: cancelled requests must not be retried")
 	testkit.Eventually(t, soon, func() error {
 		if n := harness.Metric(t, r.URL, "pd_requests_total", `outcome="client_gone"`, `code="499"`); n != times+1 {
 			return fmt.Errorf("%v requests counted as cancelled by their client", n)
 		}
 		return nil
 	})
-	assert.Equal(t, sum(r.P, aborted), 0, "prefills aborted")
+	assert.EqualValues(t, 0, sum(r.P, aborted), "prefills aborted")
 }
 
 // TestGoClientRetries checks that faults that the fleet can hide are hidden, and that others are
@@ -192,7 +192,7 @@ func TestGoClientRetries(t *testing.T) {
 				for range 4 {
 					r.ask(t, c, s)
 				}
-				assert.Equal(t, len(s.all()), 4, "tries of 4 requests: the client saw a fault")
+				assert.Equal(t, 4, len(s.all()), "tries of 4 requests: the client saw a fault")
 			})
 		}
 	})
@@ -240,7 +240,7 @@ func TestGoClientRetries(t *testing.T) {
 		whole, err := c.Chat.Completions.New(t.Context(), params)
 		require.NoError(t, err)
 		want := expected(t, "/v1/chat/completions", last(s).body)[0]
-		assert.Equal(t, whole.Choices[0].Message.Content, want.Text)
+		assert.Equal(t, want.Text, whole.Choices[0].Message.Content)
 		calls := s.all()
 		for _, q := range calls[:len(calls)-1] {
 			assert.True(t, q.status == http.StatusServiceUnavailable && q.retryAfter == "1",
@@ -276,7 +276,7 @@ func (r *rig) ask(t *testing.T, c openai.Client, s *sent) {
 	whole, err := c.Chat.Completions.New(t.Context(), chatParams("hello", 12))
 	require.NoError(t, err)
 	want := expected(t, "/v1/chat/completions", last(s).body)[0]
-	assert.Equal(t, whole.Choices[0].Message.Content, want.Text)
+	assert.Equal(t, want.Text, whole.Choices[0].Message.Content)
 }
 
 // TestGoClientKeys checks that a proxy with client keys rejects all other clients, and that the engines
@@ -303,7 +303,7 @@ func TestGoClientKeys(t *testing.T) {
 		}
 	}
 	for _, q := range legs(r.engines()) {
-		assert.Equal(t, q.Header.Get("Authorization"), "Bearer engines", "Authorization of an engine")
+		assert.Equal(t, "Bearer engines", q.Header.Get("Authorization"), "Authorization of an engine")
 		assert.True(t, json.Valid(q.Body) && !strings.Contains(fmt.Sprint(q.Header), "sk-a"),
 			"a client's key reached an engine: %v", q.Header)
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/packages/ssestream"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // sent records the requests that an official client sent and the responses it received.
@@ -178,7 +178,7 @@ func TestGoClientAnswers(t *testing.T) {
 			whole, err := c.Completions.New(t.Context(), openai.CompletionNewParams{Model: model, Prompt: prompt, N: openai.Int(2), MaxTokens: openai.Int(5)})
 			require.NoError(t, err)
 			want := expected(t, "/v1/completions", last(s).body)
-			require.Equal(t, len(whole.Choices), len(want), "choices")
+			require.Equal(t, len(want), len(whole.Choices), "choices")
 			for i, choice := range whole.Choices {
 				assert.True(t, choice.Text == want[i].Text && choice.Index == int64(i),
 					"choice %d is %q, want %q", i, choice.Text, want[i].Text)
@@ -186,7 +186,7 @@ func TestGoClientAnswers(t *testing.T) {
 		}
 	})
 	for _, leg := range legs(r.engines()) {
-		assert.Equal(t, leg.Header.Get("User-Agent"), "OpenAI/Go "+linked(t), "User-Agent of a leg")
+		assert.Equal(t, "OpenAI/Go "+linked(t), leg.Header.Get("User-Agent"), "User-Agent of a leg")
 	}
 	for _, q := range s.all() {
 		assert.True(t, q.status == http.StatusOK && q.answerRequest != "" && q.header.Get("X-Stainless-Retry-Count") == "0",
@@ -314,5 +314,5 @@ func TestGoClientTranscribes(t *testing.T) {
 	})
 	require.NoError(t, err)
 	want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), "")
-	assert.Equal(t, text.Text, want, "%+v", text)
+	assert.Equal(t, want, text.Text, "%+v", text)
 }

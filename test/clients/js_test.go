@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // missing skips the test of the JavaScript client, or fails it if REQUIRE_NODE is set.

@@ -11,9 +11,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // recording is the sequence of requests of one tool, from a file of testdata:
@@ -124,7 +125,7 @@ func TestRecordedConversations(t *testing.T) {
 			})
 			r.converse(t, rec)
 			r.strict()
-			assert.Equal(t, sum(r.engines(), aborted), 0, "requests were aborted")
+			assert.EqualValues(t, 0, sum(r.engines(), aborted), "requests were aborted")
 		})
 	}
 }

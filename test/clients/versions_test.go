@@ -10,9 +10,8 @@ import (
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
-
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // linked returns the version of the official Go client in this binary, from its User-Agent, because test
@@ -51,7 +50,7 @@ func TestVersions(t *testing.T) {
 	_, table, ok := strings.Cut(string(raw), "| client | version | tested by |\n|---|---|---|\n")
 	require.True(t, ok, "docs/clients.md has no table of clients")
 	table, _, _ = strings.Cut(table, "\n\n")
-	assert.EqualSlices(t, strings.Split(table, "\n"), want,
+	assert.Equal(t, want, strings.Split(table, "\n"),
 		"the table of docs/clients.md is\n%s\nit should be\n%s", table, strings.Join(want, "\n"))
 }
 

@@ -14,11 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -104,7 +105,7 @@ func TestComposeServices(t *testing.T) {
 		for _, port := range s.Ports {
 			assert.True(t, strings.HasPrefix(port, "127.0.0.1:"), "%s publishes %s to the whole network", name, port)
 		}
-		assert.Equal(t, s.Restart, "unless-stopped", "%s: restart", name)
+		assert.Equal(t, "unless-stopped", s.Restart, "%s: restart", name)
 		want, ok := checks[program(s)]
 		assert.False(t, ok && !slices.Equal(s.Healthcheck.Test, want),
 			"%s: health check %+v, want %q", name, s.Healthcheck, want)
@@ -152,7 +153,7 @@ func TestComposeAddresses(t *testing.T) {
 			}
 		}
 	}
-	assert.Equal(t, agents, 8, "agents")
+	assert.Equal(t, 8, agents, "agents")
 }
 
 // image is the image that the Dockerfile builds.
@@ -215,11 +216,11 @@ func TestDockerfile_BuildsComposePrograms(t *testing.T) {
 	t.Parallel()
 	raw := string(read(t, "Dockerfile"))
 	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(read(t, "go.mod"))
-	require.Contains(t, raw,
+	require.True(t, testkit.Contains(t, raw,
 		fmt.Sprintf("golang:%s ", version[1]),
 		// Cross-compiled on the build platform, static, not run as root.
 		"--platform=$BUILDPLATFORM", "GOARCH=$TARGETARCH", "CGO_ENABLED=0", ":nonroot", "USER nonroot",
-	)
+	))
 	for _, s := range services(t) {
 		if s.Image != image {
 			continue

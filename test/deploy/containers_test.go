@@ -16,11 +16,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -162,7 +163,7 @@ func TestContainers(t *testing.T) {
 	}
 	began := time.Now()
 	c := start(t, dir)
-	require.Equal(t, len(strings.Fields(c.do("ps", "--quiet"))), 13, "containers run")
+	require.Equal(t, 13, len(strings.Fields(c.do("ps", "--quiet"))), "containers run")
 	c.serving(2, 2, c.proxies...)
 	t.Logf("all containers are healthy after %s", time.Since(began).Round(time.Second))
 

@@ -12,13 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // kubernetesContainer has the keys of a container that tests read. tools/kubernetes decodes the files as a
@@ -59,7 +59,7 @@ func kubernetesPods(t *testing.T) map[string]kubernetesPod {
 			}
 		}
 	}
-	require.Equal(t, len(pods), 4, "pods in %v", files)
+	require.Equal(t, 4, len(pods), "pods in %v", files)
 	return pods
 }
 

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // units are the service files and the names under which systemd loads them.

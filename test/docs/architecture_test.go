@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // The names in the walks of docs/architecture.md and in its table of files to change exist.

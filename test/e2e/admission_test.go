@@ -13,14 +13,14 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -141,11 +141,11 @@ func TestQueueOfTwoProxies(t *testing.T) {
 		})
 	}
 	require.NoError(t, one.Signal(syscall.SIGTERM))
-	assert.Equal(t, <-status, http.StatusServiceUnavailable, "while the proxy stops")
+	assert.Equal(t, http.StatusServiceUnavailable, <-status, "while the proxy stops")
 	if _, err := cli.Delete(t.Context(), "/pd/load/older", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	assert.Equal(t, <-status, http.StatusOK, "after the older proxy has ended")
+	assert.Equal(t, http.StatusOK, <-status, "after the older proxy has ended")
 }
 
 // newFleetOn starts two proxies with a queue, and a pair whose prefill is slow.

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // All engines of a fleet have both roles: pairs consist of two different engines, a remaining single
@@ -129,7 +130,7 @@ func TestAddBoth(t *testing.T) {
 	wait(1)
 	revisions()
 	out := runProgram(t, "pdctl", "remove", "--yes", "both", n.Address, "--etcd-endpoints", etcd)
-	require.Contains(t, out, "prefill/"+n.Address, "decode/"+n.Address)
+	require.True(t, testkit.Contains(t, out, "prefill/"+n.Address, "decode/"+n.Address))
 	wait(0)
 	assert.Contains(t, add(t, proxy.URL(), adminKey, "both", n.Address), "Added "+n.Address)
 	wait(1)

@@ -5,8 +5,9 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // With all connections in use, a further client gets 503 and its connection is closed, health checks

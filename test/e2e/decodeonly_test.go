@@ -11,13 +11,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -246,7 +247,7 @@ func countDecisions(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
 				}
 				all.Go(func() {
 					resp, body := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+prompt+`","max_tokens":2,"stream":true}`)
-					assert.Equal(t, resp.StatusCode, http.StatusOK, "%s: %s", resp.Status, body)
+					assert.Equal(t, http.StatusOK, resp.StatusCode, "%s: %s", resp.Status, body)
 				})
 			}
 			all.Wait()

@@ -8,15 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -36,7 +36,7 @@ func TestNoDescriptorsLeft(t *testing.T) {
 			if role == instance.Prefill {
 				resp, text, err := harness.Send(t.Context(), http.MethodPost, "http://"+n.Address+"/fake/faults", `{"kind":"slow","ttft":"15s","path":"/v1/completions"}`)
 				require.NoError(t, err)
-				require.Equal(t, resp.StatusCode/100, 2, "/fake/faults: %s %s", resp.Status, text)
+				require.Equal(t, 2, resp.StatusCode/100, "/fake/faults: %s %s", resp.Status, text)
 			}
 		}
 	}

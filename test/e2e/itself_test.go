@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -30,6 +31,6 @@ func TestProxy_AddedAsInstance(t *testing.T) {
 		}
 		resp, text, err := harness.Send(t.Context(), method, "http://"+address+path, body)
 		require.NoError(t, err)
-		assert.Equal(t, resp.StatusCode, http.StatusServiceUnavailable, "%s: %s %s", path, resp.Status, text)
+		assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode, "%s: %s %s", path, resp.Status, text)
 	}
 }

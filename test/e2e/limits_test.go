@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -94,7 +95,7 @@ func TestLimitOfTheFleet(t *testing.T) {
 	if err != nil || len(usage.Keys) != 1 || usage.Keys[0].Key != instance.DefaultKey || usage.Keys[0].Hour.Output < 100 || usage.Keys[0].Hour.Refused < 100 || usage.Keys[0].Limits.Requests != limit {
 		t.Errorf("%v: %s", err, out)
 	}
-	assert.Equal(t, do(http.MethodDelete, ""), `200 {"removed":"default"}`)
+	assert.Equal(t, `200 {"removed":"default"}`, do(http.MethodDelete, ""))
 	if out := runProgram(t, "pdctl", "limit", "list", "--etcd-endpoints", etcd); strings.Contains(out, "default") {
 		t.Error(out)
 	}

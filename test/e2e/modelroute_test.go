@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A model route written by pdctl or the admin route is used at once, listed and counted. It survives a
@@ -64,7 +65,7 @@ func TestModelRoutes(t *testing.T) {
 		n := count["new"]
 		assert.True(t, n >= 29 && n <= 31 && count["old"] == 40-n, "split %v", count)
 		header := r.served("gpt-4o")
-		assert.Equal(t, header.Get("X-PD-Model"), "old", header)
+		assert.Equal(t, "old", header.Get("X-PD-Model"), header)
 	}
 	split()
 	testkit.Eventually(t, time.Minute, func() error { // a request is counted after its answer

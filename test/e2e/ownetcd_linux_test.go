@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -163,7 +163,7 @@ func TestEmbeddedEtcd_RemoteClients(t *testing.T) {
 	}
 	served()
 	operator := as(schema.RoleOperator)
-	assert.Contains(t, there.must(pdctl(append(operator, "list")...)...), here.address+":8100", there.address+":8100")
+	testkit.Contains(t, there.must(pdctl(append(operator, "list")...)...), here.address+":8100", there.address+":8100")
 	there.must(pdctl(append(operator, "drain", "--yes", "prefill", here.address+":8100", "--wait", "--timeout", "1m")...)...)
 	there.must(pdctl(append(operator, "undrain", "prefill", here.address+":8100")...)...)
 

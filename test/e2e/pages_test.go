@@ -6,10 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -27,7 +28,7 @@ func TestPageAndRecording(t *testing.T) {
 			send := func(method, path, contentType, body string, header ...string) (*http.Response, string) {
 				resp, text, err := harness.Send(t.Context(), method, "http://"+address+path, body, append(header, "Origin", "https://a.example", "Content-Type", contentType)...)
 				require.NoError(t, err)
-				assert.Equal(t, resp.Header.Get("Access-Control-Allow-Origin"), "https://a.example",
+				assert.Equal(t, "https://a.example", resp.Header.Get("Access-Control-Allow-Origin"),
 					"%s %s: %s, for pages of", method, path, resp.Status)
 				return resp, text
 			}
@@ -55,7 +56,7 @@ func TestPageAndRecording(t *testing.T) {
 				t.Errorf("a recording: %s %v %s", resp.Status, resp.Header, body)
 			}
 			for _, q := range engine.Requests() {
-				assert.Equal(t, q.Header.Get("Origin"), "", "the engine received Origin on %s", q.Path)
+				assert.Equal(t, "", q.Header.Get("Origin"), "the engine received Origin on %s", q.Path)
 			}
 		})
 	}

@@ -15,8 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // runProgram runs a program, which must succeed, and returns its output.
@@ -59,7 +61,7 @@ func TestDemoTour(t *testing.T) {
 
 func tour(t *testing.T, out string) {
 	t.Helper()
-	require.Contains(t, out,
+	require.True(t, testkit.Contains(t, out,
 		"   > What happens when an engine dies?",
 		"prompt computed by   prefill-",
 		"answer written by    decode-",
@@ -69,14 +71,14 @@ func tour(t *testing.T, out string) {
 		"$ pdctl list",
 		" steps passed.",
 		"All processes are stopped",
-	)
+	))
 }
 
 // Ctrl-C during the tour is not a failure and leaves nothing behind.
 func TestDemoInterrupted(t *testing.T) {
 	t.Parallel()
 	out := interruptDemo(t, "decode-1 ", nil)
-	require.Contains(t, out, "Interrupted.", "All processes are stopped")
+	require.True(t, testkit.Contains(t, out, "Interrupted.", "All processes are stopped"))
 }
 
 // With --keep, all processes run until Ctrl-C, including those that the tour killed, and the end of a process
@@ -100,14 +102,14 @@ func TestDemoKept(t *testing.T) {
 		}
 	}
 	tour(t, out)
-	require.Contains(t, out,
+	require.True(t, testkit.Contains(t, out,
 		"   etcd-3 ", "   proxy-2 ", "13 processes run",
 		"drain of decode-1: accepted by proxy-1 after ", "shown by all proxies after ",
 		"request 1  ok  proxy-2: prefill-",
 		"undrain of decode-1: accepted by proxy-2 after ",
 		"Kill etcd-1 (kill -9).", "4 of 4 answered",
 		"Restart etcd-1 and decode-2.", "All 13 processes run", "  curl -N http://127.0.0.1:", "pdctl drain prefill 127.0.0.1:",
-	)
+	))
 }
 
 // interruptDemo runs the demo, calls see with each line of its output, and sends
@@ -156,10 +158,10 @@ func TestReplayOfASmallTrace(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "trace.jsonl")
 	require.NoError(t, os.WriteFile(path, []byte(trace.String()), 0o600))
 	out := runProgram(t, "replay", "--trace", path, "--speed", "4", "--limit", "38")
-	require.Contains(t, out,
+	require.True(t, testkit.Contains(t, out,
 		"38 sent of 38: 38 correct, 0 wrong, 0 failed",
 		"741 generated", // 1 + 2 + ... + 38
 		"time to first token", "between tokens", "end to end",
 		"prefill-1", "decode-2", " %",
-	)
+	))
 }

@@ -5,11 +5,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Requests that wait in a decode engine's queue for longer than every timeout of a leg, and than the
@@ -45,5 +46,5 @@ func TestQueuedRequestsAreServedOnce(t *testing.T) {
 			t.Errorf("%s: %+v", role, s.Counters)
 		}
 	}
-	assert.Equal(t, metric(t, p.URL(), "pd_forward_retries_total"), 0, "legs were retried")
+	assert.EqualValues(t, 0, metric(t, p.URL(), "pd_forward_retries_total"), "legs were retried")
 }

@@ -10,12 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -144,7 +145,7 @@ func TestRoleChanges(t *testing.T) {
 		wg.Go(func() { statuses[i], _ = r.set(i, r.nodes[at], instance.Decode) })
 	}
 	wg.Wait()
-	assert.Equal(t, statuses[0]+statuses[1], http.StatusOK+http.StatusBadRequest, "both left prefill: %v", statuses)
+	assert.Equal(t, http.StatusOK+http.StatusBadRequest, statuses[0]+statuses[1], "both left prefill: %v", statuses)
 	r.agree([]string{"d p d d", "d d d pd"}, 0, 1, 2)
 	steady.served(5)
 

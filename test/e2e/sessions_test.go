@@ -9,11 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 
@@ -117,7 +118,7 @@ func TestAgentsKeepInstance_ByDefault(t *testing.T) {
 	plain, plainLater, moved := run("default")
 	t.Logf("cached tokens: %.2f %% with a configured header, %.2f %% with --client-bound alone, %.2f %% without configuration; "+
 		"after the first turn %.2f %%, %.2f %%, %.2f %%", bound, known, plain, boundLater, knownLater, plainLater)
-	assert.Equal(t, moved+movedKnown, 0,
+	assert.Equal(t, 0, moved+movedKnown,
 		"%d turns left their session's instance without configuration, %d with --client-bound", moved, movedKnown)
 	assert.True(t, plain >= bound-1 && min(plainLater, knownLater) >= boundLater-1,
 		"without configuration the hit rate is more than a point below that with a configured header")

@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -160,7 +161,7 @@ func TestShutdownDelay_Queue(t *testing.T) {
 	require.NoError(t, p.Signal(syscall.SIGTERM))
 	awaitReadyz(t, address, http.StatusServiceUnavailable)
 	_ = stream.Close()
-	assert.Equal(t, <-answered, "200 <nil>", "the request that waited")
+	assert.Equal(t, "200 <nil>", <-answered, "the request that waited")
 	require.NoError(t, p.Signal(syscall.SIGTERM))
 	awaitEnd(t, p)
 }
@@ -248,10 +249,10 @@ func TestCutRequests(t *testing.T) {
 			t.Errorf("a cut stream ended with %v: %s", err, rest)
 		}
 	}
-	assert.Equal(t, <-answered, "503 <nil>", "the request that waited")
-	assert.Equal(t, <-read, "503 Service Unavailable", "the request whose body does not arrive")
+	assert.Equal(t, "503 <nil>", <-answered, "the request that waited")
+	assert.Equal(t, "503 Service Unavailable", <-read, "the request whose body does not arrive")
 	log := awaitEnd(t, p)
 	for text, want := range map[string]int{"outcome=broken": streams, "outcome=unavailable": 2, fmt.Sprintf("requests=%d", streams+2): 1} {
-		assert.Equal(t, strings.Count(log, text), want, "lines with %s:\n%s", text, log)
+		assert.Equal(t, want, strings.Count(log, text), "lines with %s:\n%s", text, log)
 	}
 }

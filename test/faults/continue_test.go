@@ -17,12 +17,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/sseanswer"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -318,7 +319,7 @@ func TestStreamsMoveOffDrainedNode(t *testing.T) {
 	began := time.Now()
 	r.mustPdctl("drain", "decode", drained.Address, "--move-after", "2s", "--wait", "--timeout", "60s")
 	t.Logf("drained in %s", time.Since(began))
-	assert.Equal(t, ended(), 0, "streams had ended before: the drain has waited for them")
+	assert.Equal(t, 0, ended(), "streams had ended before: the drain has waited for them")
 	wait()
 	t.Logf("complete %v; of them continued %v; lost %v", c.whole, c.moved, c.lost)
 	for _, err := range c.wrong {

@@ -12,15 +12,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -77,7 +78,7 @@ func assertIdle(t testing.TB, n *fleet.Node) {
 	t.Helper()
 	var w pendingWork
 	engineState(t, n, &w)
-	assert.Equal(t, w.Counters.Running+w.Counters.Waiting+w.Counters.Unpulled, 0,
+	assert.EqualValues(t, 0, w.Counters.Running+w.Counters.Waiting+w.Counters.Unpulled,
 		"%s has pending work: %+v", n.Address, w.Counters)
 }
 
@@ -191,7 +192,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	for _, l := range []*harness.Load{l, others} {
 		l.FinishUncut()
 	}
-	assert.Equal(t, requestsOf(t, x)-before, 0, "requests went to the drained instance")
+	assert.EqualValues(t, 0, requestsOf(t, x)-before, "requests went to the drained instance")
 	// It has resumed and publishes its presence again.
 	r.mustPdctl("drain", "decode", x.Address, "--wait", "--timeout", "1m")
 	assertIdle(t, x)

@@ -6,10 +6,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engines starts an engine of each role without an agent.
@@ -31,7 +32,7 @@ func TestFault35_CommandLineWithoutSpace(t *testing.T) {
 	r.proxies = append(r.proxies, r.proxy("proxy-1", "--audit-interval", "1s", "--prefill", r.prefill[0].Address, "--decode", r.decode[0].Address))
 	r.awaitAll()
 	l, p := r.load(), r.startPool()
-	require.Equal(t, len(keys(t, cli)), 0, "keys in an etcd without space")
+	require.Equal(t, 0, len(keys(t, cli)), "keys in an etcd without space")
 	etcdtest.MakeRoom(t, cli)
 	testkit.Eventually(t, soon, func() error {
 		want := []string{keyOf(t, r.decode[0]), keyOf(t, r.prefill[0])}

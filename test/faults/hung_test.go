@@ -12,12 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -34,7 +35,7 @@ func order(t testing.TB, n *fleet.Node, method, path, body string) {
 	t.Helper()
 	resp, text, err := harness.Send(context.WithoutCancel(t.Context()), method, "http://"+n.Address+path, body)
 	require.NoError(t, err)
-	require.Equal(t, resp.StatusCode, http.StatusNoContent,
+	require.Equal(t, http.StatusNoContent, resp.StatusCode,
 		"%s %s of %s: %s %s", method, path, n.Address, resp.Status, text)
 }
 

@@ -4,14 +4,15 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An agent that registers again does not undo a drain.
@@ -38,7 +39,7 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 		l.Served(40)
 		picks += requestsOf(t, n)
 		counted(t, 22, string(role)+": picks while drained, its agent and its engine restarted", picks, 0)
-		assert.Equal(t, picks, 0, "requests went to %s", n.Address)
+		assert.EqualValues(t, 0, picks, "requests went to %s", n.Address)
 		r.mustPdctl("undrain", string(role), n.Address)
 		r.awaitReady(n.Address, "")
 		testkit.Eventually(t, soon, func() error {

@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // awaitDeletion waits for the deletion of a node's key.
@@ -137,7 +138,7 @@ func TestFault04_GracefulStop(t *testing.T) {
 				states = append(states, string(rec.State))
 			}
 		}
-		assert.Equal(t, fmt.Sprint(states), "[draining deleted]", victim.Address)
+		assert.Equal(t, "[draining deleted]", fmt.Sprint(states), victim.Address)
 	}
 	l.Served(20)
 	l.FinishUncut()

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -19,11 +21,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // fleetSize returns the number of instances in the tests of large fleets: that of the matrix for the
@@ -299,7 +299,7 @@ func TestFault26_SlowReader(t *testing.T) {
 		"the snapshot that is held has changed: revision %d", held.Revision)
 	// A snapshot of 200 instances is about 100 KB: 3000 of them would be 300 MB.
 	counted(t, 26, "growth of the heap over 3000 unread changes, MiB", max(0, heap()-before)>>20, 32)
-	assert.Equal(t, w.Status().Revision, last, "status at revision")
+	assert.Equal(t, last, w.Status().Revision, "status at revision")
 }
 
 // A hundred reconnects leak no goroutine.

@@ -11,11 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -79,7 +80,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 	for _, n := range r.decode {
 		assert.False(t, p.sawView(n.Address, instance.Ejected), "%s was ejected, although no instance answered", n.Address)
 	}
-	assert.Equal(t, l.Broken(), 0, "streams were cut")
+	assert.EqualValues(t, 0, l.Broken(), "streams were cut")
 }
 
 // The only decode instance accepts connections and never answers again: requests end at their own
@@ -146,5 +147,5 @@ func TestFault03_OnlyDecodeReportedSlow(t *testing.T) {
 	l.Served(20)
 	l.Finish()
 	assert.True(t, down.Load(), "its agent has not reported it as down: the test shows nothing")
-	assert.Equal(t, l.Broken(), 0, "streams were cut")
+	assert.EqualValues(t, 0, l.Broken(), "streams were cut")
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -16,11 +18,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -97,7 +97,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	members.Put(t, etcd.Client(t), members.Layout(t).Schema(), `{"v":1}`)
 	testkit.Until(t, soon, w.Status, func(s watch.Status) bool { return s.Epochs != 0 && s.State == watch.Live })
 	for _, in := range w.Snapshot().All() {
-		assert.Equal(t, in.View, instance.Orphan, "%s is shown as", in.Key)
+		assert.Equal(t, instance.Orphan, in.View, "%s is shown as", in.Key)
 	}
 }
 
@@ -185,7 +185,7 @@ func TestFault12_WipedWhileConnected(t *testing.T) {
 	failed := func(s watch.Status) int64 { return s.AuditErrors + s.CheckErrors + s.ListErrors }
 	assert.True(t, failed(s) == failed(was) && s.Checks == 0,
 		"contact was lost, or another request failed: %+v, before %+v", s, was)
-	assert.Equal(t, s.Epochs, 1, "it was not recognized as another store: %+v", s)
+	assert.EqualValues(t, 1, s.Epochs, "it was not recognized as another store: %+v", s)
 }
 
 // identity returns the cluster ID and the member ID of the store behind a client.
@@ -269,7 +269,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	l.Served(20)
 	p.finish(l, 1)
 	after := requestsOf(t, removed) + requestsOf(t, drained)
-	assert.Equal(t, after, before, "%d requests went to instances that were removed or drained", after-before)
+	assert.Equal(t, before, after, "%d requests went to instances that were removed or drained", after-before)
 }
 
 // bare starts an engine without an agent.
@@ -325,7 +325,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	r.awaitStatus(etcdIs(string(watch.Live)))
 	l.Served(20)
 	l.Finish()
-	assert.Equal(t, requestsOf(t, removed)-before, 0, "requests went to the instance that was removed")
+	assert.EqualValues(t, 0, requestsOf(t, removed)-before, "requests went to the instance that was removed")
 }
 
 // A proxy is suspended, like a laptop or a virtual machine, until its presence has expired. An
@@ -356,5 +356,5 @@ func TestFault31_ProxySuspended(t *testing.T) {
 	l.Served(60)
 	l.Finish()
 	counted(t, 31, "picks of an instance that was drained meanwhile", requestsOf(t, drained)-before, 0)
-	assert.Equal(t, requestsOf(t, drained)-before, 0, "requests went to the drained instance")
+	assert.EqualValues(t, 0, requestsOf(t, drained)-before, "requests went to the drained instance")
 }

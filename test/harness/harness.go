@@ -12,12 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Model is the model that the engines of the tests serve.
@@ -78,7 +79,7 @@ func Build(dir string) error {
 // ends of their logs are printed. PD_TEST_UPSTREAM sets the HTTP client of its proxies.
 func NewFleet(t testing.TB, bin string) *fleet.Fleet {
 	t.Helper()
-	o := fleet.Options{BinDir: bin, Dir: t.TempDir(), ReadyTimeout: 60 * time.Second}
+	o := fleet.Options{BinDir: bin, ReadyTimeout: 60 * time.Second} // t.TempDir() can be too long for sockets
 	if kind := os.Getenv("PD_TEST_UPSTREAM"); kind != "" {
 		o.ProxyEnv = []string{"PD_UPSTREAM=" + kind}
 	}

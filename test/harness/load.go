@@ -15,10 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Load is a set of clients, each of which sends one request after the other until it is stopped. Half
@@ -257,5 +258,5 @@ func (l *Load) Finish() {
 func (l *Load) FinishUncut() {
 	l.t.Helper()
 	l.Finish()
-	assert.Equal(l.t, l.Broken(), 0, "streams were cut")
+	assert.EqualValues(l.t, 0, l.Broken(), "streams were cut")
 }

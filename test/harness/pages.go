@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // Get fetches a page of a proxy, which must answer with 200.
@@ -54,7 +54,7 @@ func mustSend(ctx context.Context, t testing.TB, method, url, body string, heade
 	t.Helper()
 	resp, text, err := Send(ctx, method, url, body, header...) //nolint:bodyclose // Send has closed it
 	require.NoError(t, err)
-	require.Equal(t, resp.StatusCode, http.StatusOK, "%s %s: %s: %s", method, url, resp.Status, text)
+	require.Equal(t, http.StatusOK, resp.StatusCode, "%s %s: %s: %s", method, url, resp.Status, text)
 	return []byte(text)
 }
 

@@ -6,10 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The commands of the change that added elastic scaling to vllm-ascend's load-balance proxy. Its curl
@@ -82,7 +83,7 @@ func TestLoadBalanceProxy(t *testing.T) {
 	for range 4 {
 		s.serves(chat, "hello", 50)
 	}
-	assert.Equal(t, s.served("8201"), before, "the removed instance still serves")
+	assert.Equal(t, before, s.served("8201"), "the removed instance still serves")
 	s.strict(true)
 }
 

@@ -4,10 +4,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The commands of vllm-ascend's documentation of elastic_proxy.
@@ -89,7 +90,7 @@ func TestElasticProxy(t *testing.T) {
 	for range 6 {
 		s.serves(elasticChat, "hello", 50)
 	}
-	assert.Equal(t, s.served("8100"), before, "the removed instance still serves")
+	assert.Equal(t, before, s.served("8100"), "the removed instance still serves")
 	// With the document's message, and with a status that a script can check.
 	s.answers(at(elasticRemove, "8999"), 404, `{"message":"Instance 127.0.0.1:8999 is not in the prefill_instances."}`, "error")
 	s.answers(at(elasticAdd, "8100"), 200, `{"message":"Added 127.0.0.1:8100 to prefill_instances."}`, lists...)

@@ -5,13 +5,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // neighbour returns a second site on the same machine with engines of the same model, whose proxy finds
@@ -38,12 +39,12 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 	for range 8 {
 		a.serves(elasticCompletion, "hello", 50)
 	}
-	assert.Equal(t, b.served(all...), 0, "requests for the first fleet went to the second")
+	assert.EqualValues(t, 0, b.served(all...), "requests for the first fleet went to the second")
 	before := a.served(all...)
 	for range 8 {
 		b.serves(elasticChat, "hello", 50)
 	}
-	assert.Equal(t, a.served(all...), before, "requests for the second fleet went to the first")
+	assert.Equal(t, before, a.served(all...), "requests for the second fleet went to the first")
 
 	// An instance added through one proxy belongs to that proxy's fleet, even if it was pending.
 	a.up(fakevllm.RolePrefill, "8102")

@@ -8,12 +8,12 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The commands of LMCache's documentation of disaggregated prefill, with its "... other arguments"
@@ -103,7 +103,7 @@ func TestLMCachePortLists(t *testing.T) {
 		"lmcache_alloc": {7400, 7401, 7402, 7403, 7404, 7405, 7406, 7407},
 	}
 	for _, port := range []string{"7200", "7201"} {
-		assert.Equal(t, cmp.Diff(want, s.record(instance.Decode, port).Ports), "", "ports of %s", port)
+		assert.Equal(t, "", cmp.Diff(want, s.record(instance.Decode, port).Ports), "ports of %s", port)
 	}
 	awaitLog(t, p, `the connector is \"plain\"`)
 	s.strict(true)

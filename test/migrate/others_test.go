@@ -7,10 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -47,7 +48,7 @@ func TestDisaggProxyDemo(t *testing.T) {
 		"instances", "notices", "queues", "model_routes", "load_digests", "prompts", "revision", "etcd", "id", "version", "limits")
 	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
 	code, body := s.curl(strings.Replace(elasticCompletion, "application/json", "text/plain", 1))
-	assert.Equal(t, code, 400, "text/plain: %s", body)
+	assert.Equal(t, 400, code, "text/plain: %s", body)
 	s.strict(true)
 }
 

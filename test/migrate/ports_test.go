@@ -4,9 +4,10 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // hold finds a free port and reserves it with a bound socket that does not listen: parallel tests choose

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -49,7 +50,7 @@ func words(t *testing.T, line string, vars map[string]string) []string {
 			word.WriteRune(c)
 		}
 	}
-	require.Equal(t, quote, 0, "unterminated quote in %q", line)
+	require.EqualValues(t, 0, quote, "unterminated quote in %q", line)
 	if inWord {
 		out = append(out, word.String())
 	}
@@ -66,7 +67,7 @@ func TestWords(t *testing.T) {
 		{`'it is $model'`, "it is $model"},
 		{"''", ""},
 	} {
-		assert.Equal(t, strings.Join(words(t, tt.in, vars), "|"), tt.want, tt.in)
+		assert.Equal(t, tt.want, strings.Join(words(t, tt.in, vars), "|"), tt.in)
 	}
 }
 

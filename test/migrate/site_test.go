@@ -16,15 +16,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -159,7 +160,7 @@ func (s *site) refuse(command string, says ...string) {
 	out, err := exec.CommandContext(ctx, filepath.Join(binDir, "proxy"), s.args(command)...).CombinedOutput()
 	var exit *exec.ExitError
 	assert.True(s.t, errors.As(err, &exit) && exit.ExitCode() == 2, "%s: %v, want exit code 2\n%s", command, err, out)
-	require.Contains(s.t, string(out), says...)
+	require.True(s.t, testkit.Contains(s.t, string(out), says...))
 }
 
 func (s *site) curl(line string) (int, string) {
@@ -250,7 +251,7 @@ func (s *site) serves(line, prompt string, tokens int) {
 		got = answer.Choices[0].Message.Content
 		want = fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: prompt}}, fakevllm.Sampling{MaxTokens: tokens}).Text
 	}
-	assert.Equal(s.t, got, want, "%s\nanswer", line)
+	assert.Equal(s.t, want, got, "%s\nanswer", line)
 }
 
 // strict fails the test if an engine received an invalid request. If decoded is set, the decode engines
@@ -289,7 +290,7 @@ func (s *site) record(role instance.Role, port string) instance.Record {
 		}
 		return err
 	})
-	assert.Equal(s.t, raw[0].Lease, 0, "%s has a lease", k)
+	assert.EqualValues(s.t, 0, raw[0].Lease, "%s has a lease", k)
 	rec, _, err := schema.DecodeRecord(k, raw[0].Value)
 	require.NoError(s.t, err)
 	return rec

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // board contains the members of Grafana's dashboard schema (core kind dashboard, version 39) that our
@@ -111,7 +111,7 @@ func TestBoard(t *testing.T) {
 		assert.True(t, g.W > 0 && g.H > 0 && g.X >= 0 && g.X+g.W <= 24, "%s: position %+v", name, g)
 		for x := g.X; x < g.X+g.W; x++ {
 			for y := g.Y; y < g.Y+g.H; y++ {
-				require.Equal(t, taken[[2]int{x, y}], "", "%s overlaps", name)
+				require.Equal(t, "", taken[[2]int{x, y}], "%s overlaps", name)
 				taken[[2]int{x, y}] = name
 			}
 		}

@@ -12,11 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -166,5 +167,5 @@ func TestPrometheus(t *testing.T) {
 		}
 		assert.False(t, shown == 0 && panel.Type != "row" && !quiet[panel.Title], "panel %q shows nothing", panel.Title)
 	}
-	assert.Equal(t, p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`), 1, "proxies by label")
+	assert.Equal(t, 1, p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`), "proxies by label")
 }

@@ -12,12 +12,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -37,7 +38,7 @@ func TestLogLevel(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(text), &answer))
 		return answer.Level
 	}
-	assert.Equal(t, ask(http.MethodPut, `{"level":"warn"}`), "warn", "level")
+	assert.Equal(t, "warn", ask(http.MethodPut, `{"level":"warn"}`), "level")
 	for _, step := range []struct {
 		signal syscall.Signal
 		want   string

@@ -8,7 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 

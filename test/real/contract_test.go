@@ -11,8 +11,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // scheduled is how a NIXL scheduler interpreted a request.

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // fenced matches the shell blocks of a page.

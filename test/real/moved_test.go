@@ -14,10 +14,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/pieces"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // moving is a request whose stream loses its decode engine.

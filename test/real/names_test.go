@@ -10,10 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // blockSize is the block size of the lab's engines, in tokens.

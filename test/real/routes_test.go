@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // The facts about vLLM that the daily tests rely on are checked against the installed vLLM: its routes, its

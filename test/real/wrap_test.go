@@ -9,9 +9,10 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // wrapped starts an agent that starts an engine, with additional arguments.

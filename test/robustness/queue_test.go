@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 // flooded returns a good history with 20 requests of each class in the queue of proxy-1: those of interactive
@@ -87,7 +87,7 @@ func TestCheck_Queue(t *testing.T) {
 			t.Errorf("%s: violations %v, want one of rule %q", name, v.Violations, tc.rule)
 		}
 		for _, one := range v.Violations {
-			assert.Equal(t, one.Rule, tc.rule, "%s: also violates %s", name, one)
+			assert.Equal(t, tc.rule, one.Rule, "%s: also violates %s", name, one)
 		}
 	}
 }
@@ -99,6 +99,6 @@ func TestQueuedHeader(t *testing.T) {
 	} {
 		var q Request
 		q.header(map[string][]string{"X-Pd-Timing": {text}})
-		assert.Equal(t, q.Queued, want, "%q", text)
+		assert.Equal(t, want, q.Queued, "%q", text)
 	}
 }

@@ -11,11 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -32,7 +33,7 @@ func TestDefaultPath(t *testing.T) {
 	k := instance.Key{Role: instance.Prefill, Address: "[fd00::1]:8100"}
 	path, err := agentctl.DefaultPath(k, env)
 	require.NoError(t, err)
-	require.Equal(t, path, filepath.Join(runtimeDir, "pd-agent", "prefill-fd00::1:8100.sock"))
+	require.Equal(t, filepath.Join(runtimeDir, "pd-agent", "prefill-fd00::1:8100.sock"), path)
 	if info, err := os.Stat(filepath.Dir(path)); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("directory: %v %v", info, err)
 	}
@@ -91,7 +92,7 @@ func TestFind_SkipsDeadSockets(t *testing.T) {
 		return slices.DeleteFunc(slices.Clone(paths), func(p string) bool { return !strings.Contains(path+fmt.Sprint(err), p) })
 	}
 	for i, lis := range listeners {
-		assert.EqualSlices(t, found(), paths[i:], "%d dead", i)
+		assert.Equal(t, paths[i:], found(), "%d dead", i)
 		_ = lis.Close()
 	}
 	assert.Len(t, found(), 0, "all dead")

@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An engine in both roles has two keys, with the same contents at each revision.
@@ -56,7 +56,7 @@ func TestBothRoles(t *testing.T) {
 	engine.Kill()
 	alike(instance.Down)
 	require.NoError(t, engine.Restart(t.Context()))
-	assert.NotEqual(t, alike(instance.Ready), first, "a new life of the engine has the old incarnation")
+	assert.NotEqual(t, first, alike(instance.Ready), "a new life of the engine has the old incarnation")
 
 	leave := longRequest(t, engine)
 	code := make(chan int, 1)
@@ -64,7 +64,7 @@ func TestBothRoles(t *testing.T) {
 	alike(instance.Draining)
 	log.awaits(t, "still draining: 1 running, 0 waiting")
 	leave()
-	assert.Equal(t, <-code, 0, "exit")
+	assert.Equal(t, 0, <-code, "exit")
 	want := []string{"ready", "down", "ready", "draining", "deleted"}
 	for _, k := range []string{p, d} {
 		diff := cmp.Diff(want, history(t, cli, k))
@@ -86,5 +86,5 @@ func TestBothRoles_DrainWaitsForPulls(t *testing.T) {
 	code := make(chan int, 1)
 	go func() { code <- stop() }()
 	log.awaits(t, "finished prefills may still be pulled by decode")
-	assert.Equal(t, <-code, 0, "exit")
+	assert.Equal(t, 0, <-code, "exit")
 }

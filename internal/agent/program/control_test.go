@@ -13,14 +13,15 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // ask runs a subcommand.
@@ -48,7 +49,7 @@ func TestControl(t *testing.T) {
 	})
 	info, err := os.Stat(socket)
 	require.NoError(t, err)
-	require.Equal(t, info.Mode().Perm(), 0o600)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
 
 	code, out, errs := ask(t, "status", "--socket", socket, "-o", "json")
 	var r agentctl.Report
@@ -63,7 +64,7 @@ func TestControl(t *testing.T) {
 	}
 	text, err := agentctl.NewClient(socket).Metrics(t.Context())
 	require.NoError(t, err)
-	assert.Contains(t, string(text),
+	testkit.Contains(t, string(text),
 		`pd_agent_registration_phase{phase="registered"} 1`, `pd_agent_registration_phase{phase="conflict"} 0`,
 		`pd_agent_phase{phase="serving"} 1`, "pd_agent_engine_up 1", "pd_agent_lease_renewals_total ",
 		"pd_agent_lease_renewal_failures_total 0", "pd_agent_registration_conflicts_total 0", "pd_agent_lease_last_renewal_age_seconds ")
@@ -84,9 +85,9 @@ func TestControl(t *testing.T) {
 	})
 
 	code, _, errs = ask(t, "drain", "--socket", socket, "--wait", "30s")
-	require.Equal(t, code, 0, "drain: %s", errs)
+	require.Equal(t, 0, code, "drain: %s", errs)
 	awaitGone(t, cli, k)
-	assert.Equal(t, stop(), 0, "exit")
+	assert.Equal(t, 0, stop(), "exit")
 	_, err = os.Stat(socket)
 	assert.True(t, os.IsNotExist(err), "the socket is left behind: %v", err)
 	for _, sub := range []string{"status", "drain", "health"} {
@@ -113,7 +114,7 @@ func TestDrainWaitsForOneAgent(t *testing.T) {
 		}, testLog())
 	})()
 	code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "5s")
-	assert.Equal(t, code, 0, "drain: %s", errs)
+	assert.Equal(t, 0, code, "drain: %s", errs)
 }
 
 // While etcd is unavailable, a registered instance stays healthy, and the status shows the problem.
@@ -171,8 +172,8 @@ func TestControl_Bridge(t *testing.T) {
 		t.Errorf("status: %d %s%s", code, out, errs)
 	}
 	code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s")
-	assert.Equal(t, code, 0, "drain: %s", errs)
-	assert.Equal(t, stop(), 0, "exit")
+	assert.Equal(t, 0, code, "drain: %s", errs)
+	assert.Equal(t, 0, stop(), "exit")
 }
 
 func TestSocketErrors(t *testing.T) {

@@ -14,15 +14,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agent/agentctl"
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envEngine makes the test binary an engine; its value is the kind. The engine listens at --port.
@@ -192,7 +192,7 @@ func (w *wrapped) code(t *testing.T) int {
 // exits waits until the agent ends and checks its exit code.
 func (w *wrapped) exits(t *testing.T, want int) {
 	t.Helper()
-	assert.Equal(t, w.code(t), want, "exit")
+	assert.Equal(t, want, w.code(t), "exit")
 }
 
 func (w *wrapped) send(t *testing.T, sig os.Signal) {

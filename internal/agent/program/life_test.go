@@ -5,12 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRegistersAndDrains(t *testing.T) {
@@ -28,21 +30,21 @@ func TestRegistersAndDrains(t *testing.T) {
 		Connector: "nixl", KVRole: "kv_consumer", MaxModelLen: 4096, Version: "0.24.0", State: instance.Ready,
 		StartedAt: rec.StartedAt, Source: "agent", HostID: "h1", Agent: "pd-agent/0.1.0", Labels: map[string]string{"zone": "a"},
 	}
-	assert.NoDiff(t, want, rec)
+	assert.Empty(t, cmp.Diff(want, rec))
 
 	// A running request delays the drain; the record is "draining" meanwhile.
 	leave := longRequest(t, engine)
 	code := make(chan int, 1)
 	go func() { code <- stop() }()
 	now, _ := awaitState(t, cli, k, instance.Draining)
-	assert.Equal(t, now.Lease, kv.Lease, "draining under another lease")
-	assert.Equal(t, now.CreateRevision, kv.CreateRevision, "draining under another lease")
+	assert.Equal(t, kv.Lease, now.Lease, "draining under another lease")
+	assert.Equal(t, kv.CreateRevision, now.CreateRevision, "draining under another lease")
 	log.awaits(t, "still draining: 1 running, 0 waiting")
 	leave()
-	assert.Equal(t, <-code, 0, "exit")
+	assert.Equal(t, 0, <-code, "exit")
 	kv, _ = look(t, cli, k)
 	assert.True(t, kv == nil, "the key outlives the agent")
-	assert.NoDiff(t, []string{"ready", "draining", "deleted"}, history(t, cli, k))
+	assert.Empty(t, cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, cli, k)))
 	log.awaits(t, "drained: the engine is idle")
 }
 
@@ -71,8 +73,8 @@ func TestEngine_KilledAndRestarted(t *testing.T) {
 	back, rec := awaitState(t, cli, k, instance.Ready)
 	assert.True(t, back.Lease == first.Lease && rec.ID != was.ID,
 		"lease %x, was %x; incarnation %s, was %s", back.Lease, first.Lease, rec.ID, was.ID)
-	assert.Equal(t, stop(), 0, "exit")
-	assert.NoDiff(t, []string{"ready", "down", "ready", "draining", "deleted"}, history(t, cli, k))
+	assert.Equal(t, 0, stop(), "exit")
+	assert.Empty(t, cmp.Diff([]string{"ready", "down", "ready", "draining", "deleted"}, history(t, cli, k)))
 }
 
 func TestEngine_APIKeyRequired(t *testing.T) {
@@ -103,7 +105,7 @@ func TestEtcdUnavailable_WholeRun(t *testing.T) {
 	log.awaits(t, "engine answers: registering")
 	log.awaits(t, "not registered yet; retrying")
 	log.awaits(t, "connection refused")
-	assert.Equal(t, stop(), 0, "exit")
+	assert.Equal(t, 0, stop(), "exit")
 	// A user name changes nothing, and the password is not logged.
 	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
 	log.awaits(t, "not registered yet; retrying")
@@ -124,11 +126,11 @@ func TestOneAgentPerInstance(t *testing.T) {
 	log.awaits(t, "another agent of decode/"+engine.Address()+" runs here already")
 	third, stopThird := startAgent(t, args)
 	third.awaits(t, "runs here already")
-	assert.Equal(t, stopThird(), 0, "waiting agent: exit")
+	assert.Equal(t, 0, stopThird(), "waiting agent: exit")
 	after, _ := look(t, cli, k)
 	assert.True(t, after != nil && after.ModRevision == before.ModRevision, "before %v\nafter  %v", before, after)
-	assert.Equal(t, stopFirst(), 0, "exit")
+	assert.Equal(t, 0, stopFirst(), "exit")
 	// The successor finds the same engine process.
 	_, rec := awaitState(t, cli, k, instance.Ready)
-	assert.Equal(t, rec.ID, was.ID, "incarnation")
+	assert.Equal(t, was.ID, rec.ID, "incarnation")
 }

@@ -9,12 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestPrintBootstrap(t *testing.T) {
@@ -23,7 +25,7 @@ func TestPrintBootstrap(t *testing.T) {
 	code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M",
 		"--kv-transfer-config", mooncakeProducer}, &out, &out)
 	require.True(t, code == 0, "exit %d: %s", code, &out)
-	assert.Contains(t, out.String(),
+	testkit.Contains(t, out.String(),
 		"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n")
 }
 
@@ -48,7 +50,7 @@ func TestMooncakeEngine(t *testing.T) {
 		s.Kill()
 		require.NoError(t, s.Restart(t.Context()))
 	}
-	assert.Equal(t, stop(), 0, "exit: %s", log)
+	assert.Equal(t, 0, stop(), "exit: %s", log)
 }
 
 // Until the bootstrap server answers, the instance is registered but not ready.
@@ -63,7 +65,7 @@ func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", port))
 	_, rec := awaitState(t, cli, key("prefill", s.Address()), instance.Starting)
 	shown := (&instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Record: rec}).List()
-	assert.Equal(t, shown.Reason, "its bootstrap server "+address+" does not return engine ids")
+	assert.Equal(t, "its bootstrap server "+address+" does not return engine ids", shown.Reason)
 	log.awaits(t, "engine answers, but is not ready: bootstrap server "+address+": ")
 	log.awaits(t, "connection refused")
 
@@ -77,9 +79,9 @@ func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
 	t.Cleanup(func() { _ = server.Close(); <-served })
 
 	_, rec = awaitState(t, cli, key("prefill", s.Address()), instance.Ready)
-	assert.NoDiff(t, map[string]string{"0": "e"}, rec.EngineIDs)
+	assert.Empty(t, cmp.Diff(map[string]string{"0": "e"}, rec.EngineIDs))
 	log.awaits(t, "bootstrap server answers: ready")
-	assert.Equal(t, stop(), 0, "exit: %s", log)
+	assert.Equal(t, 0, stop(), "exit: %s", log)
 	if got := history(t, cli, key("prefill", s.Address())); !slices.Equal(slices.Compact(got), []string{"starting", "ready", "draining", "deleted"}) {
 		t.Errorf("history %q", got)
 	}

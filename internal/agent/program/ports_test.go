@@ -10,11 +10,12 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 )
 
@@ -126,8 +127,8 @@ func TestBootstrapPort_InUse(t *testing.T) {
 			args = append(args, "--", "env", tc.env, "/no/such/vllm", "serve", "M", "--host=127.0.0.1", "--port=1", "--kv-transfer-config", tc.transfer)
 			code := run(t.Context(), append(args, tc.more...), out, out)
 			said := strings.Contains(out.String(), setup.ErrBootstrapTaken.Error()+" (0.0.0.0:"+used+")") && strings.Contains(out.String(), "VLLM_MOONCAKE_BOOTSTRAP_PORT")
-			assert.Equal(t, said, tc.taken, "exit %d\n%s", code, out)
-			assert.Equal(t, code == 1, tc.taken, "exit %d\n%s", code, out)
+			assert.Equal(t, tc.taken, said, "exit %d\n%s", code, out)
+			assert.Equal(t, tc.taken, code == 1, "exit %d\n%s", code, out)
 		})
 	}
 }

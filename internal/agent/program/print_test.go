@@ -5,8 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestPrintConfig(t *testing.T) {
@@ -18,7 +21,7 @@ func TestPrintConfig(t *testing.T) {
 		"vllm", "serve", "Qwen/Q", "--port=8100", "--api-key", "topsecret", "--kv-transfer-config", nixlProducer,
 	}, &out, &errs)
 	require.True(t, code == 0 && errs.Len() == 0, "exit %d: %s", code, &errs)
-	assert.Contains(t, out.String(),
+	testkit.Contains(t, out.String(),
 		"role: prefill # --kv-transfer-config of the command\n",
 		"address: 127.0.0.1:8100 # the command, as etcd is on this machine\n",
 		"engine: http://127.0.0.1:8100 # the command\n",
@@ -58,5 +61,5 @@ func TestWrapUsage(t *testing.T) {
 func TestEngineEnvironment(t *testing.T) {
 	t.Parallel()
 	got := engineEnv([]string{"A=1", "NOTIFY_SOCKET=/s", "WATCHDOG_USEC=1", "WATCHDOG_PID=1", "PD_ETCD_PASSWORD=x", "VLLM_API_KEY=k", "odd"})
-	assert.NoDiff(t, []string{"A=1", "VLLM_API_KEY=k", "odd"}, got)
+	assert.Empty(t, cmp.Diff([]string{"A=1", "VLLM_API_KEY=k", "odd"}, got))
 }

@@ -12,12 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // process is an agent in a separate process.
@@ -83,7 +84,7 @@ func TestSignalAfterDrain(t *testing.T) {
 	awaitState(t, cli, k, instance.Ready)
 	leave := longRequest(t, engine)
 	code, _, errs := ask(t, "drain", "--socket", socket)
-	require.Equal(t, code, 0, "drain: %s", errs)
+	require.Equal(t, 0, code, "drain: %s", errs)
 	p.log.awaits(t, "still draining: 1 running")
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 	p.log.awaits(t, "terminated")
@@ -142,8 +143,8 @@ func TestKilledAgent_Replaced(t *testing.T) {
 		if kv == nil || kv.Lease == before.Lease {
 			return errors.New("not taken over")
 		}
-		assert.Equal(t, rec.ID, was.ID)
-		assert.Equal(t, rec.State, instance.Ready)
+		assert.Equal(t, was.ID, rec.ID)
+		assert.Equal(t, instance.Ready, rec.State)
 		return nil
 	})
 	require.NoError(t, p.Process.Kill())

@@ -7,13 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A busy engine takes seconds to answer /health; --probe-timeout is the limit.
@@ -49,16 +51,16 @@ func TestSilentEngine_DownAsSlow(t *testing.T) {
 		}
 		return nil
 	})
-	assert.Equal(t, was.State, instance.Ready)
-	assert.Equal(t, was.Cause, "")
+	assert.Equal(t, instance.Ready, was.State)
+	assert.Equal(t, "", was.Cause)
 	link.Freeze()
 	_, rec := awaitState(t, cli, k, instance.Down)
-	assert.Equal(t, rec.Cause, instance.CauseSlow)
-	assert.Equal(t, rec.ID, was.ID)
+	assert.Equal(t, instance.CauseSlow, rec.Cause)
+	assert.Equal(t, was.ID, rec.ID)
 	log.awaits(t, "engine is slow: ")
 	link.Restore()
 	_, rec = awaitState(t, cli, k, instance.Ready)
-	assert.NoDiff(t, was, rec)
+	assert.Empty(t, cmp.Diff(was, rec))
 }
 
 // If an agent gets no CPU time for seconds, its timers expire while

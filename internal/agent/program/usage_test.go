@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // The error about a missing role or address suggests command
@@ -52,7 +54,7 @@ func TestMissingRole_SuggestsCommand(t *testing.T) {
 					t.Errorf("%s: exit %d\n%s", line, code, &errs)
 				}
 			}
-			assert.Equal(t, suggested == 0, tc.name == "with another mistake",
+			assert.Equal(t, tc.name == "with another mistake", suggested == 0,
 				"%d lines suggested\n%s", suggested, &errs)
 		})
 	}
@@ -79,7 +81,7 @@ func TestWrongUsage(t *testing.T) {
 			var out, errs bytes.Buffer
 			code := run(t.Context(), tc.args, &out, &errs)
 			assert.True(t, code == 2 && out.Len() == 0, "exit %d, output %q", code, &out)
-			assert.Contains(t, errs.String(), tc.want, "See pdmesh-agent --help.")
+			testkit.Contains(t, errs.String(), tc.want, "See pdmesh-agent --help.")
 		})
 	}
 	var out, errs bytes.Buffer

@@ -13,11 +13,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestWrapExitCodes(t *testing.T) {
@@ -62,8 +64,8 @@ func TestWrapDrainsFirst(t *testing.T) {
 	assert.NotContains(t, w.log.String(), "engine got")
 	leave()
 	w.exits(t, 7)
-	require.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys")
-	assert.NoDiff(t, []string{"ready", "draining", "deleted"}, history(t, w.cli, w.key))
+	require.True(t, testkit.Contains(t, w.log.String(), "engine got terminated", "engine finds 0 keys"))
+	assert.Empty(t, cmp.Diff([]string{"ready", "draining", "deleted"}, history(t, w.cli, w.key)))
 }
 
 // askSlowly starts a completion that the engine never answers.
@@ -159,7 +161,7 @@ func TestWrapCrash(t *testing.T) {
 	kv, rec := look(t, w.cli, w.key)
 	assert.True(t, kv == nil, "the key outlives the engine: %+v", rec)
 	// Neither the lease nor a probe could have reported it so soon.
-	assert.NoDiff(t, []string{"ready", "down", "deleted"}, history(t, w.cli, w.key))
+	assert.Empty(t, cmp.Diff([]string{"ready", "down", "deleted"}, history(t, w.cli, w.key)))
 	w.log.awaits(t, "engine exited: exit code 3")
 }
 
@@ -251,8 +253,8 @@ func TestWrapSlowLoading(t *testing.T) {
 		if r.Process == nil || r.Process.AgeSeconds < 5 {
 			return fmt.Errorf("%+v", r.Process)
 		}
-		assert.Equal(t, r.Phase, "probing")
-		assert.Equal(t, r.Process.Starts, 1)
+		assert.Equal(t, "probing", r.Phase)
+		assert.EqualValues(t, 1, r.Process.Starts)
 		return nil
 	})
 	if code, _, errs := ask(t, "health", "--socket", w.socket); code != 1 || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "not serving: probing") {

@@ -9,10 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func settingsFile(t *testing.T, text string) string {
@@ -32,8 +32,8 @@ func TestFile(t *testing.T) {
 	if c.Key.String() != "prefill/10.0.0.7:8000" || c.Model != "from-env" || c.TTL != 20*time.Second || !c.StrictModel || c.RestartDelay != 2*time.Second {
 		t.Errorf("%+v", c)
 	}
-	assert.NoDiff(t, map[string]string{"rack": "1", "note": "a,b", "kv_connector": "NixlConnector"}, c.labels)
-	assert.Equal(t, c.values.Sources["ttl"], "file "+path, "source of ttl")
+	assert.Empty(t, cmp.Diff(map[string]string{"rack": "1", "note": "a,b", "kv_connector": "NixlConnector"}, c.labels))
+	assert.Equal(t, "file "+path, c.values.Sources["ttl"], "source of ttl")
 	// A setting in a file, as in the environment, may be meant for other agents.
 	_, err = loadArgs(t, nil, "--config", path, "--address=10.0.0.7:1")
 	assert.NoError(t, err)

@@ -8,12 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The record has the endpoint of the command. A note warns if no proxy can follow it.
@@ -45,7 +47,7 @@ func TestKVEvents_EndpointOfCommand(t *testing.T) {
 			args := append([]string{"--role=prefill", "--etcd-endpoints=10.0.0.1:1", "--", "vllm", "serve", "M", "--host=10.0.0.7", "--kv-events-config", tc.events}, tc.more...)
 			c := mustLoad(t, nil, args...)
 			defer c.Events.Release()
-			assert.NoDiff(t, tc.want, c.Facts.KVEvents)
+			assert.Empty(t, cmp.Diff(tc.want, c.Facts.KVEvents))
 			assert.True(t, c.Events.Command == nil, "the command of the engine is %q", c.Events.Command)
 			got := strings.Join(c.Notes, "\n")
 			assert.True(t, (tc.note != "" || got == "") && strings.Contains(got, tc.note), "notes %q", got)
@@ -79,7 +81,7 @@ func TestKVEvents_PortsOfTwoEngines(t *testing.T) {
 	again := kvEvents{Events: vllmargs.Events{Publishes: true}, ranks: last.ranks}
 	again.choose("127.0.0.1:8777")
 	defer again.Release()
-	assert.NotEqual(t, again.Endpoint, last.Endpoint, "an endpoint whose replay is taken")
+	assert.NotEqual(t, last.Endpoint, again.Endpoint, "an endpoint whose replay is taken")
 }
 
 // A publisher that would connect to its machine, where no subscriber listens, gets an endpoint to listen at.
@@ -95,7 +97,7 @@ func TestKVEvents_ConnectingPublisher(t *testing.T) {
 			t.Errorf("record %+v, others %v", at, seen)
 		}
 		seen = append(seen, at.Endpoint)
-		assert.Contains(t, strings.Join(c.Notes, "\n"), "would connect to "+given, "it listens at "+c.Events.Endpoint)
+		testkit.Contains(t, strings.Join(c.Notes, "\n"), "would connect to "+given, "it listens at "+c.Events.Endpoint)
 		published, err := vllmargs.ParseEvents(c.Argv()[len(c.Argv())-1])
 		if err != nil || published.Endpoint != c.Events.Endpoint || !vllmargs.Binds(published.Endpoint) || published.Topic != "kv" {
 			t.Fatalf("the command of the engine is %q, %v", c.Argv(), err)

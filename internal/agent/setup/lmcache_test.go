@@ -6,10 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // lmcachePage returns the configuration files and the agent's commands from the page.
@@ -44,15 +45,15 @@ func TestLMCachePage(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 			continue
 		}
-		assert.Equal(t, c.connector, "lmcache", "%s: connector", line)
+		assert.Equal(t, "lmcache", c.connector, "%s: connector", line)
 		if c.Key.Role == instance.Prefill {
-			assert.Equal(t, c.Notices.Endpoint, "tcp://127.0.0.1:8500", line)
-			assert.Equal(t, c.Notices.Listen, "10.0.0.7:0", line)
+			assert.Equal(t, "tcp://127.0.0.1:8500", c.Notices.Endpoint, line)
+			assert.Equal(t, "10.0.0.7:0", c.Notices.Listen, line)
 			continue
 		}
 		init, alloc := c.Facts.Ports[instance.PortLMCacheInit], c.Facts.Ports[instance.PortLMCacheAlloc]
-		assert.EqualSlices(t, init, []int{7300, 7301}, "%s: %v", line, c.Facts.Ports)
-		assert.EqualSlices(t, alloc, []int{7400, 7401}, "%s: %v", line, c.Facts.Ports)
+		assert.Equal(t, []int{7300, 7301}, init, "%s: %v", line, c.Facts.Ports)
+		assert.Equal(t, []int{7400, 7401}, alloc, "%s: %v", line, c.Facts.Ports)
 	}
 }
 

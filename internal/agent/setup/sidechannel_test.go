@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const nixlInside = `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` + nixlProducer + `,{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}]}}`
@@ -105,7 +106,7 @@ func TestSideChannelsOfTwoEngines(t *testing.T) {
 	defer first.Release()
 	second.choose("127.0.0.1:9778")
 	defer second.Release()
-	assert.NotEqual(t, first.port, second.port)
+	assert.NotEqual(t, second.port, first.port)
 }
 
 // Engines on other machines cannot fetch from an engine whose
@@ -123,7 +124,7 @@ func TestSideChannelOfAnotherMachine(t *testing.T) {
 		{"127.0.0.1", nil, false},
 	} {
 		c := mustLoad(t, tc.env, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host", tc.host, "--kv-transfer-config", nixlProducer)
-		assert.Equal(t, strings.Contains(strings.Join(c.Notes, "\n"), note), tc.want,
+		assert.Equal(t, tc.want, strings.Contains(strings.Join(c.Notes, "\n"), note),
 			"%s, %v: noted in %q", tc.host, tc.env, c.Notes)
 	}
 }

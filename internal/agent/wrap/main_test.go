@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // envPlay makes the test binary a child process; its value is the kind.

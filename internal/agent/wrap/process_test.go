@@ -10,10 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/agent/wrap"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestExit(t *testing.T) {
@@ -22,7 +23,7 @@ func TestExit(t *testing.T) {
 	<-p.Done()
 	e := p.Exit()
 	assert.True(t, e.Status() == 3 && !e.OK() && e.String() == "exit code 3" && !e.At.IsZero(), "%+v: %s", e, e)
-	assert.Contains(t, out.String(), "out\n", "err\n")
+	testkit.Contains(t, out.String(), "out\n", "err\n")
 	p, _ = start(t, "exit:0", wrap.Options{})
 	<-p.Done()
 	e = p.Exit()
@@ -49,7 +50,7 @@ func TestCannotStart(t *testing.T) {
 		for _, dieWith := range []bool{false, true} {
 			_, err := wrap.Start(wrap.Options{Argv: []string{path}, DieWith: dieWith, Log: silent(), Reaper: wrap.NewReaper()})
 			assert.ErrorIs(t, err, wrap.ErrStart, path)
-			assert.Equal(t, wrap.StartStatus(err), want, path)
+			assert.Equal(t, want, wrap.StartStatus(err), path)
 		}
 	}
 }
@@ -95,7 +96,7 @@ func TestSweep(t *testing.T) {
 			p, out := start(t, "parent:"+child+":leaves", wrap.Options{Sweep: 100 * time.Millisecond})
 			left := out.awaits(t, "ready")
 			<-p.Exited()
-			assert.Equal(t, p.Exit().Status(), 3)
+			assert.Equal(t, 3, p.Exit().Status())
 			<-p.Done()
 			assert.False(t, alive(left), "process %d is left behind", left)
 		})
@@ -167,8 +168,8 @@ func TestBackoff(t *testing.T) {
 	t.Parallel()
 	b := wrap.Backoff{First: time.Second, Max: 10 * time.Second}
 	for i, want := range []int{1, 2, 4, 8, 10, 10} {
-		assert.Equal(t, b.After(3*time.Second), time.Duration(want)*time.Second, i)
+		assert.Equal(t, time.Duration(want)*time.Second, b.After(3*time.Second), i)
 	}
-	assert.Equal(t, b.After(time.Minute), time.Second, "after a good life")
-	assert.Equal(t, b.After(0), 2*time.Second, "and then")
+	assert.Equal(t, time.Second, b.After(time.Minute), "after a good life")
+	assert.Equal(t, 2*time.Second, b.After(0), "and then")
 }

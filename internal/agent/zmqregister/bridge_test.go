@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
@@ -20,10 +22,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -87,7 +87,7 @@ func record(t *testing.T, cli *clientv3.Client, k instance.Key) *instance.Record
 	}
 	rec, _, err := schema.DecodeRecord(k, resp.Kvs[0].Value)
 	require.NoError(t, err)
-	assert.NotEqual(t, resp.Kvs[0].Lease, 0, "%s has no lease", k)
+	assert.NotEqualValues(t, 0, resp.Kvs[0].Lease, "%s has no lease", k)
 	return &rec
 }
 

@@ -6,9 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/cli/sleep"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestFor(t *testing.T) {
@@ -16,11 +17,11 @@ func TestFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		require.True(t, sleep.For(t.Context(), time.Hour))
-		assert.Equal(t, time.Since(start), time.Hour)
+		assert.Equal(t, time.Hour, time.Since(start))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		start = time.Now()
 		assert.False(t, sleep.Until(ctx, start.Add(time.Hour)), "although the context ended")
-		assert.Equal(t, time.Since(start), time.Minute, "although the context ended")
+		assert.Equal(t, time.Minute, time.Since(start), "although the context ended")
 	})
 }

@@ -4,7 +4,7 @@ import (
 	"runtime/debug"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 func TestSource(t *testing.T) {
@@ -31,6 +31,6 @@ func TestSource(t *testing.T) {
 		"installed, another tag":    {"v0.2.0-rc.1", nil, "0.2.0-rc.1"},
 	} {
 		info := &debug.BuildInfo{Main: debug.Module{Path: "github.com/pdmesh/pdmesh", Version: c.module}, Settings: c.settings}
-		assert.Equal(t, source(info), c.want, name)
+		assert.Equal(t, c.want, source(info), name)
 	}
 }

@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An operator's change is on disk within a second, however often leased instances come
@@ -37,18 +37,18 @@ func TestSaver_LeasedInstancesBatched(t *testing.T) {
 			synctest.Wait()
 			return saves.Load() - before
 		}
-		assert.Equal(t, churn(1), 1, "writes in a second after the first change")
+		assert.EqualValues(t, 1, churn(1), "writes in a second after the first change")
 		n := churn(100)
 		assert.True(t, n >= 9 && n <= 10, "%d writes in 100 s of leased instances alone", n)
 		time.Sleep(time.Second)
 		s.Changed(true)
-		assert.Equal(t, churn(1), 1, "writes in the second after an operator's change")
+		assert.EqualValues(t, 1, churn(1), "writes in the second after an operator's change")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		before := saves.Load()
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
-		assert.NotEqual(t, saves.Load(), before, "while nothing changes it grows old")
+		assert.NotEqual(t, before, saves.Load(), "while nothing changes it grows old")
 		stop()
 		synctest.Wait()
 	})
@@ -80,11 +80,11 @@ func TestSaver_RepeatsFailedWrite(t *testing.T) {
 		go func() { s.Run(ctx); close(ended) }()
 		s.Changed(true)
 		synctest.Wait()
-		require.Equal(t, failures.Load(), 1)
+		require.EqualValues(t, 1, failures.Load())
 		require.NoError(t, os.Remove(dir))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		assert.Equal(t, saves.Load(), 1, "writes in the minute after the failure")
+		assert.EqualValues(t, 1, saves.Load(), "writes in the minute after the failure")
 		cancel()
 		<-ended
 	})
@@ -106,5 +106,5 @@ func TestWrite_RemovesInterrupted(t *testing.T) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	assert.EqualSlices(t, names, []string{"other.3", "snapshot.json", "snapshot.json.2", "snapshot.json.bak"}, "files")
+	assert.Equal(t, []string{"other.3", "snapshot.json", "snapshot.json.2", "snapshot.json.bak"}, names, "files")
 }

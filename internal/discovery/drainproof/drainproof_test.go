@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/drainproof"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 var x = instance.Key{Role: instance.Decode, Address: "x:1"}
@@ -90,7 +91,7 @@ func TestProofWhileProxiesReturn(t *testing.T) {
 	} {
 		at := now.Add(time.Duration(look.at) * time.Second)
 		p.See(saying(look.back...), at, never)
-		assert.Equal(t, p.State(at).Over(), look.over, "after %d s", look.at)
+		assert.Equal(t, look.over, p.State(at).Over(), "after %d s", look.at)
 	}
 }
 
@@ -175,7 +176,7 @@ func TestApplied(t *testing.T) {
 	}
 	s := p.State(now)
 	assert.True(t, s.Done == 3 && s.Older == 2, "%+v", s)
-	assert.EqualSlices(t, s.Open, want)
+	assert.Equal(t, want, s.Open)
 }
 
 // Proxies with the same reason are named together.

@@ -5,15 +5,15 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -44,7 +44,7 @@ func TestServesGRPC(t *testing.T) {
 	require.True(t, len(resp.Events) == 1, "%+v", resp)
 	info, err := os.Stat(cfg.DataDir)
 	require.NoError(t, err, "data directory")
-	require.Equal(t, info.Mode().Perm(), 0o700, "data directory")
+	require.EqualValues(t, 0o700, info.Mode().Perm(), "data directory")
 }
 
 func TestKeepsItsData(t *testing.T) {

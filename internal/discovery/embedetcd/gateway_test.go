@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
@@ -20,10 +22,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // request sends one request to the gateway.
@@ -76,13 +76,13 @@ func TestGatewayRegistersANode(t *testing.T) {
 	status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"`+b64(key)+`"}`, nil)
 	require.True(t, status == 200 && strings.Contains(body, `"count":"1"`), "range: %d %s", status, body)
 	status, body = request(t, s, "POST", "/v3/lease/revoke", `{"ID":"`+grant.ID+`"}`, nil)
-	require.Equal(t, status, 200, "revoke: %s", body)
+	require.Equal(t, 200, status, "revoke: %s", body)
 	resp, err = cli.Get(t.Context(), key)
 	require.True(t, err == nil && len(resp.Kvs) == 0, "%+v, %v", resp, err)
 	// The host names that curl is most often used with.
 	for _, host := range []string{"localhost", "localhost:2379", "LOCALHOST.", "127.0.0.1", "127.1.2.3:1", "[::1]:2379", "[::1]"} {
 		status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) { r.Host = host })
-		assert.Equal(t, status, 200, "Host %s: %s", host, body)
+		assert.Equal(t, 200, status, "Host %s: %s", host, body)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestGatewayWithUsers(t *testing.T) {
 	require.True(t, err == nil && status == 200 && login.Token != "", "login: %d %s", status, body)
 	status, body = request(t, s, "POST", "/v3/kv/put", put,
 		func(r *http.Request) { r.Header.Set("Authorization", login.Token) })
-	require.Equal(t, status, 200, "put: %s", body)
+	require.Equal(t, 200, status, "put: %s", body)
 }
 
 func TestGatewayWatches(t *testing.T) {
@@ -206,17 +206,17 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 		r.Header.Set("Sec-WebSocket-Version", "13")
 		r.Header.Set("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
 	})
-	assert.Equal(t, status, 403, "websocket: %s", body)
+	assert.Equal(t, 403, status, "websocket: %s", body)
 	resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix())
 	require.NoError(t, err, "something was written")
 	require.Len(t, resp.Kvs, 0, "something was written")
 	// Invalid JSON and an oversized body are refused without side effects.
 	status, body = request(t, s, "POST", "/v3/kv/put", `{"key":`, nil)
-	assert.Equal(t, status, 400, "bad JSON: %s", body)
+	assert.Equal(t, 400, status, "bad JSON: %s", body)
 	status, _ = request(t, s, "POST", "/v3/kv/put", `{"key":"YQ==","value":"`+strings.Repeat("A", 5<<20)+`"}`, nil)
 	assert.True(t, status >= 400, "a body of 5 MiB: %d", status)
 	status, body = request(t, s, "POST", "/v3/kv/put", put, nil)
-	assert.Equal(t, status, 200, "after all that: %s", body)
+	assert.Equal(t, 200, status, "after all that: %s", body)
 }
 
 // By default, curl declares a body as a form.
@@ -237,7 +237,7 @@ func TestGateway_AcceptsCurlRequests(t *testing.T) {
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			r.Header.Set("User-Agent", agent)
 		})
-		assert.Equal(t, status, 200, "%s: %s", agent, body)
+		assert.Equal(t, 200, status, "%s: %s", agent, body)
 	}
 	if resp, err := cli.Get(t.Context(), "/pd/prefill/127.0.0.1:8100"); err != nil || len(resp.Kvs) != 1 {
 		t.Errorf("%+v, %v", resp, err)
@@ -278,7 +278,7 @@ func TestGateway_AllowedCalls(t *testing.T) {
 		"/v3/kv/txn": `{"success":[{"requestRange":{"key":"YQ=="}}]}`, "/v3/lease/leases": `{}`,
 	} {
 		status, answer := request(t, s, "POST", path, body, nil)
-		assert.Equal(t, status, 200, "%s: %s", path, answer)
+		assert.Equal(t, 200, status, "%s: %s", path, answer)
 	}
 }
 
@@ -288,10 +288,10 @@ func TestGatewayOff(t *testing.T) {
 	cfg.Gateway = false
 	s := start(t, cfg)
 	status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"YQ=="}`, nil)
-	require.Equal(t, status, 404)
+	require.Equal(t, 404, status)
 	require.Contains(t, body, "--etcd-gateway")
 	status, _ = request(t, s, "GET", "/debug/vars", "", nil)
-	require.Equal(t, status, 404, "debug")
+	require.Equal(t, 404, status, "debug")
 	_, err := etcdtest.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b")
 	require.NoError(t, err)
 }
@@ -306,7 +306,7 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	defer background.Start(t.Context(), w.Run)()
 	for key, value := range map[string]string{"/pd/prefill/127.0.0.1:8100": "", "/pd/decode/127.0.0.1:8200": "127.0.0.1:8200", "/pd/decode/127.0.0.1:8201": "{"} {
 		status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"`+b64(value)+`"}`, nil)
-		require.Equal(t, status, 200, body)
+		require.Equal(t, 200, status, body)
 	}
 	testkit.Eventually(t, time.Minute, func() error {
 		snap := w.Snapshot()

@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
 	"go.uber.org/zap"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // logged returns a logger for etcd, and a function that returns the lines written since its last call.
@@ -69,7 +70,7 @@ func TestLog_Warnings(t *testing.T) {
 		}
 		_, l, lines = logged(logrus.DebugLevel)
 		l.Warn(tc.warning, tc.fields...)
-		assert.Contains(t, lines(), "level=debug", tc.warning)
+		testkit.Contains(t, lines(), "level=debug", tc.warning)
 	}
 }
 
@@ -78,13 +79,13 @@ func TestLog_Errors(t *testing.T) {
 	t.Parallel()
 	s, l, lines := logged(logrus.InfoLevel)
 	l.Error("failed to purge", zap.Duration("took", 1500*time.Millisecond), zap.Error(errors.New("no space")))
-	assert.Contains(t, lines(), "level=warning", "took=1.5s", "no space")
+	testkit.Contains(t, lines(), "level=warning", "took=1.5s", "no space")
 	l.Error("failed to update storage version", zap.Error(errors.New("missing term information")))
-	assert.Equal(t, lines(), "", "before the first write")
+	assert.Equal(t, "", lines(), "before the first write")
 	s.quiet.Store(true)
 	l.Error("failed to purge")
 	l.Warn("slow fdatasync")
-	assert.Equal(t, lines(), "", "after the end")
+	assert.Equal(t, "", lines(), "after the end")
 }
 
 // TestLog_Repeated: a slow disk causes a line every ten seconds, not one for each request.
@@ -97,6 +98,6 @@ func TestLog_Repeated(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		got := lines()
-		assert.Equal(t, strings.Count(got, "\n"), 10, "lines: %s", got)
+		assert.Equal(t, 10, strings.Count(got, "\n"), "lines: %s", got)
 	})
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -18,8 +20,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // While disk space is short, etcd refuses new keys, before a failed write would end its process; existing
@@ -77,7 +77,7 @@ func TestDiskShort(t *testing.T) {
 		return nil
 	})
 	stop()
-	assert.Contains(t, out.String(), "only 20 MiB are left for "+cfg.DataDir, "accepts writes again")
+	testkit.Contains(t, out.String(), "only 20 MiB are left for "+cfg.DataDir, "accepts writes again")
 	_ = cli.Close() // its context has ended with the server
 	s.Close()
 	cfg.manualSpace = false
@@ -171,7 +171,7 @@ func TestSpace_QuotaReached(t *testing.T) {
 	watch.check(t.Context())
 	_, err = cli.Put(t.Context(), "/k", "v")
 	assert.ErrorIs(t, err, rpctypes.ErrNoSpace, "a put with keys that fill the quota")
-	assert.Contains(t, out.String(), "accepts writes again", "until some are deleted")
+	testkit.Contains(t, out.String(), "accepts writes again", "until some are deleted")
 	_, err = cli.Delete(t.Context(), "/many/", clientv3.WithPrefix())
 	require.NoError(t, err)
 	accepts("the keys were deleted")

@@ -13,14 +13,14 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A client of a watch sends nothing per event: a response would
@@ -148,7 +148,7 @@ func TestUser_Unreachable(t *testing.T) {
 					logged++
 				}
 			}
-			assert.Equal(t, logged, c.logged, "errors in the log")
+			assert.Equal(t, c.logged, logged, "errors in the log")
 		})
 	}
 }

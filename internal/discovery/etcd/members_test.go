@@ -8,14 +8,14 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMembers_AddressesNeverUsed(t *testing.T) {
@@ -47,7 +47,7 @@ func TestMembers_AddressesNeverUsed(t *testing.T) {
 		{"10.0.0.1:2379", false, ""},
 		{"%", false, ""},
 	} {
-		assert.Equal(t, etcd.MemberAddress(c.url, c.secure), c.want, "%s, TLS %t", c.url, c.secure)
+		assert.Equal(t, c.want, etcd.MemberAddress(c.url, c.secure), "%s, TLS %t", c.url, c.secure)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestMembers_Saved(t *testing.T) {
 		require.NoError(t, disk.WriteMembers(dir, c.saved))
 		m, endpoints := newMembers(t, dir, dead)
 		m.Update(t.Context())
-		assert.EqualSlices(t, endpoints(), c.want, "%s: endpoints", c.name)
+		assert.Equal(t, c.want, endpoints(), "%s: endpoints", c.name)
 	}
 }
 
@@ -117,15 +117,15 @@ func TestMembers_SavedAfterAFailure(t *testing.T) {
 	for range 4 { // the members do not change
 		m.Try(t.Context(), cluster, server.Endpoint())
 	}
-	assert.Equal(t, saves, 3)
+	assert.Equal(t, 3, saves)
 	failed := 0
 	for _, e := range hook.AllEntries() {
 		if e.Level == logrus.WarnLevel {
 			failed++
-			assert.Equal(t, e.Message, "save etcd members: trying again at the next read", "log")
+			assert.Equal(t, "save etcd members: trying again at the next read", e.Message, "log")
 		}
 	}
-	assert.Equal(t, failed, 1, "warnings about one failure")
+	assert.Equal(t, 1, failed, "warnings about one failure")
 }
 
 // Another cluster at a configured address is used only once the known cluster has stopped.
@@ -138,18 +138,18 @@ func TestMembers_AnotherCluster(t *testing.T) {
 	require.NoError(t, disk.WriteMembers(dir, etcd.SavedMembers{Configured: []string{configured}, Cluster: clusterOf(t, ours.Endpoint()), Members: []string{ours.Endpoint()}}))
 	m, endpoints := newMembers(t, dir, configured)
 	m.Update(t.Context())
-	require.EqualSlices(t, endpoints(), []string{configured, ours.Endpoint()})
+	require.Equal(t, []string{configured, ours.Endpoint()}, endpoints())
 	theirs.Restart()
 	for range 5 { // either cluster may answer the first one
 		m.Update(t.Context())
 	}
-	assert.EqualSlices(t, endpoints(), []string{ours.Endpoint()}, "endpoints with another cluster at %s", configured)
-	assert.EqualSlices(t, m.Status().Departed, []string{configured})
+	assert.Equal(t, []string{ours.Endpoint()}, endpoints(), "endpoints with another cluster at %s", configured)
+	assert.Equal(t, []string{configured}, m.Status().Departed)
 	ours.Kill()
 	for range 2 {
 		m.Update(t.Context())
 	}
-	assert.EqualSlices(t, endpoints(), []string{configured}, "endpoints after the known cluster has ended")
+	assert.Equal(t, []string{configured}, endpoints(), "endpoints after the known cluster has ended")
 	s, err := disk.ReadMembers(dir)
 	assert.True(t, err == nil && len(s.Members) == 0 && s.Cluster == clusterOf(t, configured), "saved: %+v, %v", s, err)
 }
@@ -163,7 +163,7 @@ func TestMembers_SilentEndpoint(t *testing.T) {
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli, Log: log})
 	m.Start()
 	m.Update(t.Context())
-	assert.EqualSlices(t, m.Status().Departed, []string{silent})
+	assert.Equal(t, []string{silent}, m.Status().Departed)
 	if e := hook.LastEntry(); e == nil || e.Data["endpoint"] != silent || e.Message != "configured etcd endpoint is not a member of the cluster, or does not answer: update --etcd-endpoints if the member was replaced" {
 		t.Errorf("log: %+v", e)
 	}
@@ -184,5 +184,5 @@ func TestMembers_TLSName(t *testing.T) {
 	require.NoError(t, err)
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli})
 	m.Try(t.Context(), resp.Header.ClusterId, server.Endpoint(), net.JoinHostPort("localhost", port))
-	assert.EqualSlices(t, m.Status().Added, []string{server.Endpoint()})
+	assert.Equal(t, []string{server.Endpoint()}, m.Status().Added)
 }

@@ -5,14 +5,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/balancer/base"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/status"
-
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // member simulates a connection to a member.
@@ -47,7 +46,7 @@ func TestSticky_MemberChoice(t *testing.T) {
 	p := connected(f, a, b, c)
 	first := call(t, p, nil)
 	for range 20 {
-		require.Equal(t, call(t, p, status.Error(codes.PermissionDenied, "no")), first,
+		require.Equal(t, first, call(t, p, status.Error(codes.PermissionDenied, "no")),
 			"member after an answer of the first")
 	}
 	// A member that fails is avoided until all others have failed since then.
@@ -61,10 +60,10 @@ func TestSticky_MemberChoice(t *testing.T) {
 	}
 	// An unreachable member is not picked, and its replacement is kept when it returns.
 	p = connected(f, b)
-	assert.Equal(t, call(t, p, broken), "b", "member after a failure of the other")
-	assert.Equal(t, call(t, p, nil), "b", "member after a failure of the other")
+	assert.Equal(t, "b", call(t, p, broken), "member after a failure of the other")
+	assert.Equal(t, "b", call(t, p, nil), "member after a failure of the other")
 	p = connected(f, a, b, c)
-	assert.Equal(t, call(t, p, nil), "b", "member after an answer of b")
+	assert.Equal(t, "b", call(t, p, nil), "member after an answer of b")
 }
 
 func TestUnanswered(t *testing.T) {
@@ -85,7 +84,7 @@ func TestUnanswered(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			assert.Equal(t, unanswered(tc.err, tc.waited), tc.want, "unanswered(%v, %s)", tc.err, tc.waited)
+			assert.Equal(t, tc.want, unanswered(tc.err, tc.waited), "unanswered(%v, %s)", tc.err, tc.waited)
 		})
 	}
 }
@@ -93,20 +92,20 @@ func TestUnanswered(t *testing.T) {
 func TestPatience(t *testing.T) {
 	t.Parallel()
 	p := Patience{Longest: LongestWait}
-	assert.Equal(t, p.Limit(), firstWait, "at the beginning")
+	assert.Equal(t, firstWait, p.Limit(), "at the beginning")
 	p.Learn(time.Millisecond, false) // refused at once
-	assert.Equal(t, p.Limit(), firstWait, "after a refusal")
+	assert.Equal(t, firstWait, p.Limit(), "after a refusal")
 	p.Learn(p.Limit(), false)
-	assert.Equal(t, p.Limit(), firstWait, "after one silence, which another member may end")
+	assert.Equal(t, firstWait, p.Limit(), "after one silence, which another member may end")
 	for range 5 {
 		p.Learn(p.Limit(), false)
 	}
-	assert.Equal(t, p.Limit(), LongestWait, "after silence")
+	assert.Equal(t, LongestWait, p.Limit(), "after silence")
 	p.Learn(700*time.Millisecond, true)
 	got := p.Limit()
 	assert.True(t, got > 2*700*time.Millisecond && got <= LongestWait, "after a slow answer %s", got)
 	p.Learn(time.Millisecond, true)
-	assert.Equal(t, p.Limit(), firstWait, "after a quick answer")
+	assert.Equal(t, firstWait, p.Limit(), "after a quick answer")
 	got = p.LimitFor(10000)
 	assert.True(t, got > 2*firstWait, "for ten thousand entries %s", got)
 }

@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The tests of this package describe the etcd that they run with. PD_TEST_ETCD

@@ -5,12 +5,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // described counts its calls of String.
@@ -42,9 +42,9 @@ func TestZapLogger_LevelCheckedFirst(t *testing.T) {
 			for _, l := range []zapcore.Level{zapcore.DebugLevel, zapcore.InfoLevel, zapcore.WarnLevel, zapcore.ErrorLevel} {
 				zl.Log(l, "said", zap.Stringer("what", &d))
 			}
-			assert.Equal(t, d.times, len(tt.want), "entries put together")
+			assert.Equal(t, len(tt.want), d.times, "entries put together")
 			entries := hook.AllEntries()
-			require.Equal(t, len(entries), len(tt.want))
+			require.Equal(t, len(tt.want), len(entries))
 			for i, e := range entries {
 				if e.Level != tt.want[i] || e.Message != "said" || e.Data["what"] != "described" || e.Data["part"] != "etcd" || e.Data["with"] != "more" {
 					t.Errorf("entry %d: %s %q %v, want %s", i, e.Level, e.Message, e.Data, tt.want[i])

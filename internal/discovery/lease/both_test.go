@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -14,10 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const bothAddress = "10.0.0.1:8100"
@@ -94,7 +94,7 @@ func TestRegistrarBoth_AllOrNothing(t *testing.T) {
 			other := instance.Key{Role: c.role.Other(), Address: k.Address}
 			raw := members.RawKey(t, cli, other)
 			assert.True(t, raw == nil, "half a registration: %+v", raw)
-			assert.Equal(t, members.RawKey(t, cli, k).ModRevision, before.ModRevision,
+			assert.Equal(t, before.ModRevision, members.RawKey(t, cli, k).ModRevision,
 				"the key was touched, was %+v", before)
 			members.Del(t, cli, members.Layout(t).Instance(k))
 			members.WaitPhase(t, r, lease.Registered)

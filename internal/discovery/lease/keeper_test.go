@@ -5,11 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // An etcd with little CPU time answers a renewal after seconds. A keeper that
@@ -29,7 +30,7 @@ func TestRenewalsWaitForASlowEtcd(t *testing.T) {
 	done := make(chan struct{})
 	go func() { defer close(done); k.run(ctx) }()
 	testkit.Until(t, time.Minute, k.state, func(s leaseState) bool { return s.renewals != 0 })
-	assert.Equal(t, k.state().lost, 0, "leases lost")
+	assert.EqualValues(t, 0, k.state().lost, "leases lost")
 	cancel()
 	<-done
 }

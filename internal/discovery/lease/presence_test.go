@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
@@ -18,10 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestPresence(t *testing.T) {
@@ -162,7 +162,7 @@ func TestPresence_Notices(t *testing.T) {
 	first, before := says("a: "), asked.Load()
 	testkit.EventuallyTrue(t, members.Soon, func() bool { return asked.Load() >= before+20 },
 		"not asked often enough yet")
-	assert.Equal(t, says("a: "), first, "revision")
+	assert.Equal(t, first, says("a: "), "revision")
 	name.Store("b")
 	says("b: ")
 }

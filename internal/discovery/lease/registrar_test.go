@@ -12,6 +12,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
@@ -22,10 +24,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A new registrar's reaction to each state of its key.
@@ -84,7 +84,7 @@ func TestRegistrarOwnership(t *testing.T) {
 			if s.ModRevision != 0 || s.Err == "" || !strings.Contains(s.Err, c.says) || strings.Contains(s.Err, "\a") {
 				t.Errorf("status %+v", s)
 			}
-			require.Equal(t, before == nil, after == nil, "before %+v", before, after)
+			require.Equal(t, after == nil, before == nil, "before %+v", before, after)
 			if before != nil && (before.ModRevision != after.ModRevision || before.Lease != after.Lease || string(before.Value) != string(after.Value)) {
 				t.Fatalf("the key was touched: before %+v, after %+v", before, after)
 			}
@@ -186,7 +186,7 @@ func TestRegistrarLeaseLost(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	assert.Equal(t, fmt.Sprint(slices.Compact(phases)), "[registering registered registering registered]")
+	assert.Equal(t, "[registering registered registering registered]", fmt.Sprint(slices.Compact(phases)))
 }
 
 // Fault matrix, row 21: if two agents of one host register one address,
@@ -259,7 +259,7 @@ func TestRegistrarNewIncarnation(t *testing.T) {
 		}
 		return nil
 	})
-	require.Equal(t, r.Status().Registrations, 1)
+	require.EqualValues(t, 1, r.Status().Registrations)
 }
 
 // A record has not arrived while a concurrent change of the same keys

@@ -6,11 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A report lists the proxy's views first, then the facts learned from engines, and is bounded in size.
@@ -31,7 +32,7 @@ func TestInstanceReports(t *testing.T) {
 	}
 	out, left := lease.NewInstanceReports(instance.NewSnapshot(1, []*instance.Instance{verified(0, false), verified(1, true), dead}), opinion)
 	require.Len(t, out, 2, "left out")
-	require.Equal(t, left, 0, "left out")
+	require.Equal(t, 0, left, "left out")
 	r := out[verified(1, true).String()]
 	assert.True(t, r.View == "" && r.Version == "0.12.0" && strings.Join(r.Models, ",") == "org/model,lora", "%+v", r)
 	r = out[dead.String()]

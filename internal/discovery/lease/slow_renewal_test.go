@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // If etcd takes longer to answer than the first deadline of a
@@ -35,5 +36,5 @@ func TestRenewalOfASlowEtcd(t *testing.T) {
 		}
 		return nil
 	})
-	assert.Equal(t, r.Status().LeaseID, before.LeaseID, "before %+v", before)
+	assert.Equal(t, before.LeaseID, r.Status().LeaseID, "before %+v", before)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
@@ -16,10 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // proxy publishes a load that a test sets.
@@ -147,7 +147,7 @@ func TestWatcher_SameRevisionInAWipedEtcd(t *testing.T) {
 		server.Wipe()
 		server.Restart()
 	}
-	assert.Equal(t, revisions[0], revisions[1], "revisions %d", revisions)
+	assert.Equal(t, revisions[1], revisions[0], "revisions %d", revisions)
 }
 
 // The watch of a wiped etcd delivers nothing until the new revision exceeds the former one.
@@ -290,7 +290,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 	revision := func() int64 {
 		resp, err := cli.Get(t.Context(), "/pd/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
 		require.NoError(t, err)
-		require.Equal(t, resp.Count, 10)
+		require.EqualValues(t, 10, resp.Count)
 		return resp.Header.Revision
 	}
 	before := revision()
@@ -306,7 +306,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 			return nil
 		})
 	}
-	assert.Equal(t, revision(), before, "revision of etcd")
+	assert.Equal(t, before, revision(), "revision of etcd")
 	// A key that was deleted is written again.
 	members.Del(t, cli, members.Layout(t).Load("p1"))
 	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.All()) }, 5)

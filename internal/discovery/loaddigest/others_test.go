@@ -6,11 +6,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The weight of a digest decreases with its age, down to 0.
@@ -24,7 +25,7 @@ func TestWeight(t *testing.T) {
 	}
 	assert.True(t, loaddigest.Weight(0) == 1 && loaddigest.Weight(2*loaddigest.Refresh) == 1 && last == 0,
 		"a fresh digest must have weight 1, and an old one 0")
-	assert.Equal(t, loaddigest.Weight(13*time.Second), loaddigest.Weight(10*time.Second)/2, "three seconds later")
+	assert.Equal(t, loaddigest.Weight(10*time.Second)/2, loaddigest.Weight(13*time.Second), "three seconds later")
 }
 
 func TestSum(t *testing.T) {
@@ -63,7 +64,7 @@ func TestPresent(t *testing.T) {
 		{"an idle one, which writes nothing", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now.Add(-time.Hour)}, true},
 		{"one that is not understood", loaddigest.ProxyLoad{ID: "a", ReceivedAt: now, Ignored: "newer"}, false},
 	} {
-		assert.Equal(t, loaddigest.Present([]*loaddigest.ProxyLoad{&tc.one}, "own", now), tc.want, tc.name)
+		assert.Equal(t, tc.want, loaddigest.Present([]*loaddigest.ProxyLoad{&tc.one}, "own", now), tc.name)
 	}
 	assert.False(t, loaddigest.Present(nil, "own", now), "another proxy without digests")
 }
@@ -92,6 +93,6 @@ func TestKeys(t *testing.T) {
 		got := loaddigest.Keys([]*loaddigest.ProxyLoad{
 			age("own", own), age("old", 10*time.Second), {ID: "before", ReceivedAt: now}, {ID: "newer", Ignored: "nonsense"},
 		}, "own", now)
-		assert.Equal(t, fmt.Sprint(got), "map[before:map[] old:map["+want+"] own:map[a:[8 4 0 0 0 0 0 0 2 6]]]", got)
+		assert.Equal(t, "map[before:map[] old:map["+want+"] own:map[a:[8 4 0 0 0 0 0 0 2 6]]]", fmt.Sprint(got), got)
 	}
 }

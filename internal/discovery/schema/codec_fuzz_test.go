@@ -9,11 +9,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // rejected fails unless err has a printable reason why value is rejected.
@@ -42,7 +42,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		canonical, err := instance.ParseAddress(address)
 		if err != nil {
 			require.ErrorIs(t, err, instance.ErrAddress, address)
-			require.Equal(t, instance.Printable(err.Error(), 0), err.Error(), address)
+			require.Equal(t, err.Error(), instance.Printable(err.Error(), 0), address)
 			return
 		}
 		if again, err := instance.ParseAddress(canonical); err != nil || again != canonical || strings.ContainsAny(canonical, "/ \n") {

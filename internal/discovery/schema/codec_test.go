@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestDecodeRecordRejects(t *testing.T) {
@@ -62,8 +64,8 @@ func TestDecodeRecordAccepts(t *testing.T) {
 			t.Parallel()
 			rec, bare, err := schema.DecodeRecord(k, []byte(c.value))
 			require.NoError(t, err)
-			assert.Equal(t, bare, c.bare)
-			assert.NoDiff(t, c.want, rec)
+			assert.Equal(t, c.bare, bare)
+			assert.Empty(t, cmp.Diff(c.want, rec))
 		})
 	}
 }
@@ -80,7 +82,7 @@ func TestEncodeRecord(t *testing.T) {
 		t.Fatal(bare, err)
 	}
 	rec.V, rec.Role, rec.Address, rec.Scheme, rec.State = 1, k.Role, k.Address, "http", instance.Ready
-	assert.NoDiff(t, rec, got)
+	assert.Empty(t, cmp.Diff(rec, got))
 	_, err = schema.EncodeRecord(instance.Record{ID: strings.Repeat("x", 20000)})
 	assert.ErrorIs(t, err, schema.ErrTooLarge, "a large record")
 	minus := -1
@@ -104,7 +106,7 @@ func TestNewLayout(t *testing.T) {
 	for _, p := range []string{"/pd", "/pd/"} {
 		l, err := schema.NewLayout(p)
 		require.NoError(t, err, p)
-		assert.Equal(t, l.Root(), "/pd/", p)
+		assert.Equal(t, "/pd/", l.Root(), p)
 	}
 	for _, p := range []string{"", "/", "//", "pd", "/a//b", "/mooncake", "/mooncake-store/x", "/oplog", "/p d", "/p\x00", "/" + strings.Repeat("x", 300)} {
 		if l, err := schema.NewLayout(p); !errors.Is(err, schema.ErrPrefix) {
@@ -121,7 +123,7 @@ func TestNewLayout(t *testing.T) {
 		l.Audit("a"):  "/pd/audit/a",
 		l.Schema():    "/pd/meta/schema",
 	} {
-		assert.Equal(t, got, want)
+		assert.Equal(t, want, got)
 	}
 }
 

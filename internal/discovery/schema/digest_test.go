@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func inFlight(role instance.Role, address string, n int64) LoadEntry {
@@ -25,7 +26,7 @@ func TestDigestText(t *testing.T) {
 	raw, err := json.Marshal(d)
 	require.NoError(t, err)
 	want := `{"v":1,"applied":42,"load":{"decode/d:1":{"in_flight":2,"waiting_tokens":20,"held_tokens":200}},"at":"2001-09-09T01:46:40Z"}`
-	assert.Equal(t, string(raw), want)
+	assert.Equal(t, want, string(raw))
 	raw, err = json.Marshal(NewDigest(0, nil, time.Unix(1e9, 0).UTC()))
 	assert.True(t, err == nil && strings.Contains(string(raw), `"load":{}`), "%s, %v", raw, err)
 }
@@ -123,10 +124,10 @@ func TestDigest_SignificantChanges(t *testing.T) {
 		{of(1, 100, 100_000), false}, {of(1, 109, 109_000), false}, {of(1, 111, 100_000), true}, {of(1, 89, 100_000), true},
 		{of(1, 100, 120_000), true}, {of(2, 100, 100_000), true}, {&Digest{Applied: 1}, true},
 	} {
-		assert.Equal(t, c.now.Differs(before), c.want, c.now)
+		assert.Equal(t, c.want, c.now.Differs(before), c.now)
 	}
-	assert.Equal(t, of(1, 1, 1).Differs(nil), true, "the first digest, or one more leg of few, must differ")
-	assert.Equal(t, of(1, 2, 1).Differs(of(1, 1, 1)), true, "the first digest, or one more leg of few, must differ")
+	assert.Equal(t, true, of(1, 1, 1).Differs(nil), "the first digest, or one more leg of few, must differ")
+	assert.Equal(t, true, of(1, 2, 1).Differs(of(1, 1, 1)), "the first digest, or one more leg of few, must differ")
 }
 
 // The state of the queue takes at most 4 KiB. It is published

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 // The demand of keys takes at most 6 KiB and 64 keys, whatever the number of keys.

@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestDecodeModelRoute(t *testing.T) {
@@ -55,6 +56,6 @@ func TestModelRoute_Conflict(t *testing.T) {
 		{"other", "a", served(""), false},
 	} {
 		r := schema.ModelRoute{Targets: []schema.ModelTarget{{Model: tc.target}}}
-		assert.Equal(t, (r.Conflict(tc.name, tc.all) != ""), tc.conflict, tc)
+		assert.Equal(t, tc.conflict, (r.Conflict(tc.name, tc.all) != ""), tc)
 	}
 }

@@ -11,16 +11,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Each change of a document has an audit entry with both values. Writing an
@@ -137,5 +137,5 @@ func TestLeaseReads_HaveDeadline(t *testing.T) {
 	if ends, err := s.Reader.Ends(t.Context(), l.Overrides()); err != nil || len(ends) != 1 {
 		t.Errorf("%v, %v", ends, err)
 	}
-	assert.Equal(t, leases, 2, "reads of leases, want 2")
+	assert.Equal(t, 2, leases, "reads of leases, want 2")
 }

@@ -6,16 +6,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const one, two = "127.0.0.1:8000", "127.0.0.1:9000"
@@ -59,7 +59,7 @@ func (f *fleets) proxies(k instance.Key) []string {
 
 func (f *fleets) are(k instance.Key, want ...string) {
 	f.t.Helper()
-	assert.EqualSlices(f.t, f.proxies(k), want, "%s belongs to", k)
+	assert.Equal(f.t, want, f.proxies(k), "%s belongs to", k)
 }
 
 // Two proxies have instances on their command lines. Each adds and removes
@@ -74,7 +74,7 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	f.are(a, one)
 	f.are(b, two)
 	f.are(shared, one, two)
-	assert.EqualSlices(t, f.sync(one, a).Dropped, []instance.Key{shared})
+	assert.Equal(t, []instance.Key{shared}, f.sync(one, a).Dropped)
 	f.are(shared, two)
 	f.are(b, two)
 	outcome, err := f.store.Instances.SyncFlags(t.Context(), one, map[instance.Key]instance.Record{shared: {Connector: "nixl"}})
@@ -119,7 +119,7 @@ func TestSyncFlagsTakesOverOldRecords(t *testing.T) {
 	for _, k := range []instance.Key{a, b} {
 		members.Put(t, f.cli, f.l.Instance(k), `{"v":1,"source":"flags"}`)
 	}
-	assert.EqualSlices(t, f.sync(one, a).Dropped, []instance.Key{b})
+	assert.Equal(t, []instance.Key{b}, f.sync(one, a).Dropped)
 	f.are(a, one)
 	f.are(b, "none")
 }
@@ -169,7 +169,7 @@ func TestAddPendingForSomeProxies(t *testing.T) {
 	for range 2 {
 		got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &instance.Record{Proxies: []string{two}}}, 0, "")
 		require.NoError(t, err)
-		assert.Equal(t, got, store.AlreadyThere)
+		assert.Equal(t, store.AlreadyThere, got)
 		f.are(k, one, two)
 	}
 	got, err := f.store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, "")
@@ -249,7 +249,7 @@ func TestNamesOfProxiesAreBounded(t *testing.T) {
 	}
 	got := f.proxies(k)
 	require.Len(t, got, 32)
-	assert.Equal(t, got[31], "pod-39/0.0.0.0:8000")
+	assert.Equal(t, "pod-39/0.0.0.0:8000", got[31])
 }
 
 // A full record accepts another proxy, too, by an add and by a command line.

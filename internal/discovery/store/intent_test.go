@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -15,10 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestIntend(t *testing.T) {
@@ -70,7 +70,7 @@ func TestIntend(t *testing.T) {
 	assert.ErrorIs(t, err, store.ErrIntent, "a weight beside what is for a time")
 	intend(instance.Cordon, store.IntentOptions{})
 	_, raw := override()
-	assert.Equal(t, raw.Lease, 0, "%+v has a lease still", raw)
+	assert.EqualValues(t, 0, raw.Lease, "%+v has a lease still", raw)
 	_, err = s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{})
 	assert.NoError(t, err)
 	_, err = s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: time.Minute})
@@ -82,7 +82,7 @@ func TestIntend(t *testing.T) {
 	_, err = s.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{})
 	assert.NoError(t, err)
 	_, raw = override()
-	assert.Equal(t, raw.Key, "", "left: %+v", raw)
+	assert.Equal(t, "", raw.Key, "left: %+v", raw)
 	_, err = s.Instances.Remove(t.Context(), k, "")
 	require.NoError(t, err)
 	_, err = s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{})
@@ -101,7 +101,7 @@ func TestIntend(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s %s %s", e.What, e.Why, e.For, weight))
 	}
 	want := "[remove   - weight   - uncordon   - weight   50 cordon   - cordon  1m0s - drain disks  -]"
-	assert.Equal(t, fmt.Sprint(got), want, got)
+	assert.Equal(t, want, fmt.Sprint(got), got)
 }
 
 // A weight that remains after a removal has the reason of the change that ended the removal.

@@ -8,16 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // roleRig is an etcd with three engines in both roles.
@@ -69,7 +69,7 @@ func TestSetRole(t *testing.T) {
 		t.Helper()
 		done, err := r.set(at, role, o)
 		require.NoError(t, err)
-		require.Equal(t, r.roles(), want, "%s of %d", role, at)
+		require.Equal(t, want, r.roles(), "%s of %d", role, at)
 		return done
 	}
 	refused := func(at int, role instance.Role, o store.IntentOptions, says string) {
@@ -239,12 +239,12 @@ func TestRoleMoves_OtherChanges(t *testing.T) {
 		require.NoError(t, step.do(), step.name)
 		is, err := r.st.Intents.LastMove(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, is > last, step.moved, "%s: last move at %d, was %d", step.name, is, last)
+		assert.Equal(t, step.moved, is > last, "%s: last move at %d, was %d", step.name, is, last)
 		last = is
 	}
 	log, err := r.st.Reader.AuditLog(t.Context(), 0)
 	require.NoError(t, err)
-	assert.Equal(t, log[4].What, "undrain", "audit")
+	assert.Equal(t, "undrain", log[4].What, "audit")
 
 	// Another role has changed since the edit was prepared.
 	f := read()
@@ -252,7 +252,7 @@ func TestRoleMoves_OtherChanges(t *testing.T) {
 	require.NoError(t, err)
 	err = write(f, map[string]*string{"override/prefill/" + roleEngines[1]: nil})
 	assert.True(t, errors.Is(err, store.ErrConflict) && errors.Is(err, store.ErrMoved), "%v", err)
-	assert.Equal(t, r.roles(), "pd d pd")
+	assert.Equal(t, "pd d pd", r.roles())
 }
 
 // A role change can be reverted even if the engine is absent or registered in one role.

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
@@ -18,10 +21,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestStoreAddAndRemove(t *testing.T) {
@@ -71,7 +72,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 		"ann remove prefill 127.0.0.1:8100 broken",
 		"ann add prefill 127.0.0.1:8100 first",
 	}
-	assert.NoDiff(t, want, got)
+	assert.Empty(t, cmp.Diff(want, got))
 	leases, err := cli.Leases(t.Context())
 	if err != nil || len(leases.Leases) > 2 { // two around midnight
 		t.Errorf("%d leases for the %d audit entries of a day (%v)", len(leases.Leases), len(want), err)
@@ -94,8 +95,8 @@ func TestStore_KeepsLeasedRecords(t *testing.T) {
 	raw, err := s.Reader.Get(t.Context(), k)
 	require.NoError(t, err)
 	require.Len(t, raw, 2)
-	assert.Equal(t, raw[0].ModRevision, before.ModRevision, "the record was touched")
-	assert.Equal(t, raw[0].Lease, before.Lease, "the record was touched")
+	assert.Equal(t, before.ModRevision, raw[0].ModRevision, "the record was touched")
+	assert.Equal(t, before.Lease, raw[0].Lease, "the record was touched")
 	if o, err := schema.DecodeOverride(raw[1].Value); err != nil || o.State != "" || o.Weight == nil || *o.Weight != 3 {
 		t.Errorf("the override is %s (%v)", raw[1].Value, err)
 	}
@@ -167,9 +168,9 @@ func TestStoreSyncFlags(t *testing.T) {
 			outcome, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", want)
 			require.NoError(t, err)
 			_, asked := want[removed]
-			assert.Equal(t, asked, slices.Equal(outcome.Removed, []instance.Key{removed}),
+			assert.Equal(t, slices.Equal(outcome.Removed, []instance.Key{removed}), asked,
 				"wanted and removed: %v, asked for", outcome.Removed)
-			assert.EqualSlices(t, outcome.Dropped, dropped)
+			assert.Equal(t, dropped, outcome.Dropped)
 			dropped = nil
 		}
 		snap, err := s.Reader.Snapshot(t.Context())
@@ -190,7 +191,7 @@ func TestStoreSyncFlags(t *testing.T) {
 	in, _ := snap.Lookup(a)
 	assert.True(t, in.Record.Connector == "nixl" && in.Record.Source == "flags" && in.Version == 2, "%+v", in)
 	in, _ = snap.Lookup(admin)
-	assert.Equal(t, in.Record.Source, "admin", in)
+	assert.Equal(t, "admin", in.Record.Source, in)
 	sync(nil, []instance.Key{a}, admin, agent)
 }
 
@@ -239,7 +240,7 @@ func TestGetOtherSpellings(t *testing.T) {
 	for _, r := range raw {
 		got = append(got, r.Key)
 	}
-	assert.NoDiff(t, []string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other)}, got)
+	assert.Empty(t, cmp.Diff([]string{l.Override(k), l.Instance(typed), l.Pending(typed), l.Pending(other)}, got))
 }
 
 func TestErrors_SuggestFix(t *testing.T) {

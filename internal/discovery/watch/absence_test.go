@@ -4,9 +4,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The absence of an entry whose key is missing, for every kind of entry and of loss.
@@ -108,7 +109,7 @@ func TestAbsenceContinues(t *testing.T) {
 		{unanswered, true, true}, {refused, true, true}, {refused, false, false},
 	} {
 		a = a.onProbe(step.is, step.alternative, now)
-		assert.Equal(t, a.proven, step.proven, "probe %d: %+v", i, a)
+		assert.Equal(t, step.proven, a.proven, "probe %d: %+v", i, a)
 	}
 	a.answered = now.Add(-time.Hour)
 	if b := a.onResume(now); b.failed != 0 || b.silent != 0 || !b.since.Equal(now) || !b.answered.Equal(now) || b.proven != a.proven {
@@ -145,7 +146,7 @@ func TestAbsenceEnds(t *testing.T) {
 				tc.change(&s)
 			}
 			why := (&absence{kind: kind, failed: tc.failed, silent: tc.silent, since: now.Add(-tc.age)}).ends(s)
-			assert.Equal(t, why != "", tc.all || tc.goes && kind == orphaned, "kind %d, %s: %q", kind, name, why)
+			assert.Equal(t, tc.all || tc.goes && kind == orphaned, why != "", "kind %d, %s: %q", kind, name, why)
 		}
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -16,10 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func kv(key, value string, mod int64) *mvccpb.KeyValue {
@@ -59,8 +59,8 @@ func TestBuild(t *testing.T) {
 	}
 	for range 5 {
 		s := watch.Build(l, kvs, 20, verify.Facts{})
-		require.NoDiff(t, want, lines(s))
-		require.Equal(t, s.Revision, 20)
+		require.Empty(t, cmp.Diff(want, lines(s)))
+		require.EqualValues(t, 20, s.Revision)
 		rand.Shuffle(len(kvs), func(i, j int) { kvs[i], kvs[j] = kvs[j], kvs[i] })
 	}
 	// Facts are valid for their incarnation only.
@@ -92,7 +92,7 @@ func TestBuild(t *testing.T) {
 	}
 	bad.CreateRevision = 21
 	in, _ := watch.BuildAfter(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k)
-	assert.Equal(t, in.View, instance.Rejected, in)
+	assert.Equal(t, instance.Rejected, in.View, in)
 	assert.Len(t, watch.BuildAfter(l, nil, 22, prev, verify.Facts{}).All(), 0, "instances came from nowhere")
 }
 

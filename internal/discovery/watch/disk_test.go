@@ -12,6 +12,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
@@ -20,10 +22,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // runWatcher starts a Watcher; stop ends it and waits until everything is saved.
@@ -87,7 +87,7 @@ func TestStartFromDisk(t *testing.T) {
 	r := newDiskRig(t)
 	info, err := os.Stat(filepath.Join(r.o.StateDir, "snapshot.json"))
 	require.NoError(t, err)
-	require.Equal(t, info.Mode().Perm(), 0o600)
+	require.EqualValues(t, 0o600, info.Mode().Perm())
 	r.etcd.Kill()
 	log, hook := test.NewNullLogger()
 	r.o.Log = log
@@ -99,7 +99,7 @@ func TestStartFromDisk(t *testing.T) {
 		}
 	}
 	for _, k := range []instance.Key{r.static, r.held, r.bare, r.root} {
-		assert.NotEqual(t, members.WaitFor(t, w, k, members.Usable).Reason, "",
+		assert.NotEqual(t, "", members.WaitFor(t, w, k, members.Usable).Reason,
 			"%s does not say where it is known from", k)
 	}
 	members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
@@ -114,8 +114,8 @@ func TestStartFromDisk(t *testing.T) {
 	members.WaitState(t, w, watch.Live)
 	for _, k := range []instance.Key{r.static, r.silent, r.held, r.bare, r.root} {
 		in := members.WaitFor(t, w, k, members.Usable)
-		assert.Equal(t, in.View, "")
-		assert.Equal(t, in.Reason, "")
+		assert.EqualValues(t, "", in.View)
+		assert.Equal(t, "", in.Reason)
 	}
 	s = w.Status()
 	require.True(t, s.Epochs == 0 && s.Orphans == 0 && len(s.Kept) == 0, "status: %+v", s)
@@ -252,7 +252,7 @@ func TestSnapshot_UnusableIgnored(t *testing.T) {
 				assert.True(t, strings.Contains(e.Message, c.why), "%s: %s", c.name, e.Message)
 			}
 		}
-		assert.Equal(t, lines, 1)
+		assert.Equal(t, 1, lines)
 		assert.Len(t, w.Snapshot().All(), 0)
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, c.file) {
 			t.Errorf("%s: the file was written although nothing is known (%v)", c.name, err)

@@ -6,15 +6,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Documents are followed like the membership. They survive a restart of the proxy without
@@ -52,7 +53,7 @@ func TestDocuments(t *testing.T) {
 	w, stop := runWatcher(t, cli, o)
 	has(w, `code{}`, `org/chat{"v":1}`)
 	require.Len(t, w.Snapshot().All(), 0)
-	assert.Equal(t, w.Status().Rejected, 1)
+	assert.Equal(t, 1, w.Status().Rejected)
 	put(chat, `{"v":2}`, 0)
 	has(w, `code{}`, `org/chat{"v":2}`)
 	// An invalid value leaves the last good one in effect.
@@ -71,7 +72,7 @@ func TestDocuments(t *testing.T) {
 	prober.Answer(k.Address, "m")
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.Usable)
-	assert.Equal(t, w.Snapshot().Documents, before.Documents, "a change of an instance copied the documents")
+	assert.Same(t, before.Documents, w.Snapshot().Documents, "a change of an instance copied the documents")
 	stop()
 
 	etcd.Kill()
@@ -81,7 +82,7 @@ func TestDocuments(t *testing.T) {
 	etcd.Restart()
 	members.WaitState(t, w, watch.Live)
 	has(w, `org/chat{"v":2}`)
-	assert.Equal(t, fmt.Sprint(w.Status().Kept), "[models/org/chat prefill/10.0.0.1:8100]")
+	assert.Equal(t, "[models/org/chat prefill/10.0.0.1:8100]", fmt.Sprint(w.Status().Kept))
 	stop()
 
 	again := members.Dial(t, etcd.Endpoint())
@@ -111,6 +112,6 @@ func TestDocuments(t *testing.T) {
 	members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 2 })
 	for members.Put(t, again, "/other", "") < revision-1 {
 	}
-	require.Equal(t, members.Put(t, again, l.Document(chat), `{"v":4}`), revision, "at revision")
+	require.Equal(t, revision, members.Put(t, again, l.Document(chat), `{"v":4}`), "at revision")
 	has(w, `org/chat{"v":4}`)
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,8 +14,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // leaseRig is an owner without etcd that has listed twelve instances: A and B
@@ -166,12 +166,12 @@ func TestLease_QueriedUnlessProven(t *testing.T) {
 				asked = append(asked, q.lease)
 			}
 			slices.Sort(asked)
-			assert.EqualSlices(t, asked, c.asked, "asked for")
+			assert.Equal(t, c.asked, asked, "asked for")
 			assert.True(t, len(r.leaseQueries) == 0, "questions are left: %+v", r.leaseQueries)
 			r.publish(t.Context())
 			for name, key := range leaseRigKeys {
 				e := r.table.entries[r.table.layout.Parse(key)]
-				assert.Equal(t, e == nil, slices.Contains(c.dropped, name), "%s: dropped: %+v", name, e)
+				assert.Equal(t, slices.Contains(c.dropped, name), e == nil, "%s: dropped: %+v", name, e)
 				if e != nil {
 					if _, shown := r.w.Snapshot().Lookup(e.Key); !shown {
 						t.Errorf("%s is not shown", name)
@@ -220,7 +220,7 @@ func TestMassLoss_HeldDespiteLeaseProof(t *testing.T) {
 	for _, k := range keys {
 		in, ok := r.w.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: leaseRigKeys[k][len("/pd/decode/"):]})
 		require.True(t, ok, k)
-		assert.Equal(t, in.View, instance.Orphan, k)
+		assert.Equal(t, instance.Orphan, in.View, k)
 	}
-	assert.Equal(t, r.w.Status().Held, 5, "not all five are held")
+	assert.Equal(t, 5, r.w.Status().Held, "not all five are held")
 }

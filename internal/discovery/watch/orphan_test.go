@@ -10,6 +10,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -17,10 +19,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // orphanRig is a Watcher with a prober that answers for every instance in it.
@@ -89,7 +89,7 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 		}
 		return nil
 	})
-	require.Equal(t, r.w.Status().Orphans, 1)
+	require.Equal(t, 1, r.w.Status().Orphans)
 	// The same incarnation registers under another lease.
 	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
 	in := members.WaitFor(t, r.w, k, atRevision(rev))
@@ -211,7 +211,7 @@ func TestKeysOfOneLease(t *testing.T) {
 				members.WaitFor(t, r.w, k, orphan)
 			}
 			for _, k := range alone[1:] {
-				assert.Equal(t, members.WaitFor(t, r.w, k, members.Usable).View, "")
+				assert.EqualValues(t, "", members.WaitFor(t, r.w, k, members.Usable).View)
 			}
 		})
 	}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -19,9 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // mute never answers.
@@ -208,22 +208,22 @@ func (s *simulated) check(t *testing.T) {
 		a, b := values(c.got), values(c.want)
 		require.True(t, reflect.DeepEqual(a, b), "%s at revision %d:\n%+v\nfrom scratch:\n%+v", c.what, s.rev, a, b)
 	}
-	require.Equal(t, got.Revision, want.Revision)
-	require.Equal(t, s.w.Status().Applied, s.table.applied)
+	require.Equal(t, want.Revision, got.Revision)
+	require.Equal(t, s.table.applied, s.w.Status().Applied)
 	bad := 0
 	for _, e := range fresh.order {
 		if e.bad() {
 			bad++
 		}
 	}
-	require.Equal(t, s.w.Status().Rejected, bad, "unusable")
+	require.Equal(t, bad, s.w.Status().Rejected, "unusable")
 	for role, n := range s.table.census {
 		if n == (census{}) {
 			delete(s.table.census, role)
 		}
 	}
 	require.True(t, maps.Equal(s.table.census, fresh.census), "counted %+v, want %+v", s.table.census, fresh.census)
-	require.Equal(t, len(s.table.absent), len(fresh.absent), "counted %+v, want %+v", s.table.census, fresh.census)
+	require.Equal(t, len(fresh.absent), len(s.table.absent), "counted %+v, want %+v", s.table.census, fresh.census)
 	require.True(t, maps.Equal(s.table.leases, fresh.leases),
 		"keys by lease: %v, want %v", s.table.leases, fresh.leases)
 	// The running probes are those that targets returns for the whole table.
@@ -239,7 +239,7 @@ func (s *simulated) check(t *testing.T) {
 		running[k] = r.generation
 	}
 	require.True(t, maps.Equal(running, wanted))
-	require.Equal(t, s.ask.livenessProbes.Load(), signs)
+	require.Equal(t, signs, s.ask.livenessProbes.Load())
 	for k := range s.facts.Instances {
 		require.True(t, s.table.find(schema.KindInstance, k) != nil,
 			"the answer of %s is kept although it was removed", k)
@@ -315,6 +315,6 @@ func TestStateToSave(t *testing.T) {
 	require.NoError(t, disk.Write(dir, written))
 	read, err := disk.Read(dir, s.table.layout.Root(), time.Hour)
 	require.NoError(t, err)
-	require.Equal(t, len(read.Entries), len(written.Entries))
-	assert.Equal(t, read.Revision, written.Revision)
+	require.Equal(t, len(written.Entries), len(read.Entries))
+	assert.Equal(t, written.Revision, read.Revision)
 }

@@ -3,11 +3,11 @@ package watch
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Intents, additions and removals are saved soon: if the proxy is
@@ -50,7 +50,7 @@ func TestSave_IntentsPromptly(t *testing.T) {
 		{"a static one that goes", remove(static), true},
 		{"a pending add, which is not saved", put(pending, `{"v":1}`, 0), false},
 	} {
-		assert.Equal(t, tc.got, tc.want, tc.what)
+		assert.Equal(t, tc.want, tc.got, tc.what)
 	}
 }
 

@@ -5,16 +5,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Fault matrix, row 31: the first pick after a suspension respects drains
@@ -58,7 +58,7 @@ func TestSuspended_BeforePresenceExpires(t *testing.T) {
 	members.WaitState(t, w, watch.Live)
 	w.SuspendFor(schema.DefaultTTL * 6 / 10)
 	w.Fresh(t.Context(), time.Now())
-	assert.Equal(t, w.Status().Suspensions, 1)
+	assert.EqualValues(t, 1, w.Status().Suspensions)
 }
 
 // Data that is read just after a suspension may have arrived at its beginning.
@@ -79,7 +79,7 @@ func TestReceivedFrom(t *testing.T) {
 		w.SuspendUntil(now, tc.pause)
 		w.ReceivedFrom(now.Add(tc.since), now)
 		w.SuspendUntil(now.Add(tc.later), 0)
-		assert.Equal(t, w.ReceivedFrom(now.Add(tc.since), now.Add(tc.later)).Sub(now), tc.want, name)
+		assert.Equal(t, tc.want, w.ReceivedFrom(now.Add(tc.since), now.Add(tc.later)).Sub(now), name)
 	}
 }
 

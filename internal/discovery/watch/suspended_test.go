@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // suspends is a Prober whose process is suspended during each probe, which fails afterwards.
@@ -46,7 +46,7 @@ func TestSuspended_KeepsAllBeforeList(t *testing.T) {
 	e.absent.failed = orphanFailures - 1
 	r.w.SuspendFor(2 * time.Hour)
 	r.dropEnded()
-	require.Equal(t, r.table.entries[name], e, "dropped before the membership was read again")
+	require.Same(t, e, r.table.entries[name], "dropped before the membership was read again")
 	require.False(t, r.live(), "dropped before the membership was read again")
 	var kvs []*mvccpb.KeyValue
 	for _, o := range r.table.order {
@@ -102,7 +102,7 @@ func TestSuspended_AgainBeforeTheList(t *testing.T) {
 	resume()
 	first, listed := s.gate.Load(), s.requested.Load()
 	resume()
-	assert.Equal(t, found.Load(), 2, "suspensions")
+	assert.EqualValues(t, 2, found.Load(), "suspensions")
 	s.openGate(listed)
 	if g := s.gate.Load(); g == nil || !now.Before(g.until) {
 		t.Fatalf("picks do not wait for a list from after the second suspension: %+v", g)

@@ -6,13 +6,13 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func tableOf(t *testing.T) *table {
@@ -51,10 +51,10 @@ func TestTableIsIdempotent(t *testing.T) {
 		{"schema", func() bool { return tb.put(testKV("/pd/meta/schema", 14, 14)) }, false},
 		{"foreign", func() bool { return tb.put(testKV("/pd-old/prefill/10.0.0.3:1", 14, 14)) }, false},
 	} {
-		assert.Equal(t, step.do(), step.want, "%s: changed", step.name)
+		assert.Equal(t, step.want, step.do(), "%s: changed", step.name)
 	}
 	require.Len(t, tb.entries, 2)
-	assert.Equal(t, tb.applied, 13)
+	assert.EqualValues(t, 13, tb.applied)
 	// A list of an older store resets the applied revision.
 	tb.load([]*mvccpb.KeyValue{testKV(a, 2, 2)}, 3)
 	assert.True(t, tb.revision == 3 && tb.applied == 2 && len(tb.entries) == 1,
@@ -92,7 +92,7 @@ func TestTableChangesEqualList(t *testing.T) {
 		}
 		changed.advance(rev)
 		before := changed.snapshot(verify.Facts{}).All()
-		require.EqualSlices(t, before, changed.snapshot(verify.Facts{}).All(),
+		require.Equal(t, changed.snapshot(verify.Facts{}).All(), before,
 			"two views of the same table share nothing")
 		listed := tableOf(t)
 		kvs := []*mvccpb.KeyValue{}
@@ -101,7 +101,7 @@ func TestTableChangesEqualList(t *testing.T) {
 		}
 		listed.load(kvs, rev)
 		want := listed.snapshot(verify.Facts{}).All()
-		require.EqualSlices(t, lines(before), lines(want), "at revision %d\n\nwant", rev)
+		require.Equal(t, lines(want), lines(before), "at revision %d\n\nwant", rev)
 	}
 }
 

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestBareRegistration_Verified(t *testing.T) {
@@ -41,7 +41,7 @@ func TestBareRegistration_Verified(t *testing.T) {
 		if !in.Verified || in.Record.Models[0] != "org/model" || in.Record.MaxModelLen != 4096 || in.Record.Version != "0.12.0" || in.Reason != "" {
 			t.Errorf("%q: %+v", value, in)
 		}
-		assert.Equal(t, in.Bare, !strings.HasPrefix(value, "{"), "%q: bare", value)
+		assert.Equal(t, !strings.HasPrefix(value, "{"), in.Bare, "%q: bare", value)
 	}
 	// A verified instance is not probed again.
 	n := prober.Count("127.0.0.1:8100")
@@ -77,7 +77,7 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 		}
 		return members.Usable(in)
 	})
-	require.Equal(t, in.Record.Models[0], "two", in.Record)
+	require.Equal(t, "two", in.Record.Models[0], in.Record)
 	// A bare record that was deleted and put again is another incarnation, too.
 	k = members.Decode("127.0.0.1:8201")
 	prober.Answer(k.Address, "one")
@@ -93,7 +93,7 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 		}
 		return members.Usable(in)
 	})
-	require.Equal(t, in.Record.Models[0], "three", in.Record)
+	require.Equal(t, "three", in.Record.Models[0], in.Record)
 }
 
 func TestModelMustMatch(t *testing.T) {

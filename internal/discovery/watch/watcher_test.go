@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
@@ -13,11 +15,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestWatcherColdStart(t *testing.T) {
@@ -27,7 +27,7 @@ func TestWatcherColdStart(t *testing.T) {
 	if s := w.Snapshot(); s == nil || s.Revision != 0 || len(s.All()) != 0 {
 		t.Fatalf("before Run the snapshot is %+v, want an empty one of revision 0", s)
 	}
-	require.Equal(t, w.Status().State, watch.Cold, "state before Run")
+	require.Equal(t, watch.Cold, w.Status().State, "state before Run")
 	cold := w.Snapshot()
 	rev := members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
 
@@ -188,7 +188,7 @@ func TestWatcher_AddressSpellings(t *testing.T) {
 	k := members.Prefill("127.0.0.1:8100")
 	rev := members.Put(t, cli, l.Root()+"prefill/localhost:8100", members.Ready)
 	in := members.WaitFor(t, w, k, members.Usable)
-	require.Equal(t, in.ModRevision, rev, in)
+	require.Equal(t, rev, in.ModRevision, in)
 	// The canonical key wins; the other one is shown in a separate line.
 	rev = members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, atRevision(rev))
@@ -218,7 +218,7 @@ func TestWatcherOverrides(t *testing.T) {
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain","reason":"new disk","by":"ann\u0007"}`)
 	in := members.WaitFor(t, w, k, intent(instance.Drain, `drain by ann\u0007: new disk`))
 	require.False(t, in.Usable())
-	require.Equal(t, in.Record.State, instance.Ready)
+	require.Equal(t, instance.Ready, in.Record.State)
 	// The intent outlives the record and the incarnation.
 	members.Del(t, cli, l.Instance(k))
 	members.WaitFor(t, w, k, nil)

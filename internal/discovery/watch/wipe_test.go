@@ -9,6 +9,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
@@ -18,10 +20,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Fault matrix, rows 11 and 12: a wiped store, with a revision below or above
@@ -83,7 +83,7 @@ func TestWipedStore(t *testing.T) {
 				}
 				return nil
 			})
-			assert.NotEqual(t, in.Reason, "", "no reason")
+			assert.NotEqual(t, "", in.Reason, "no reason")
 			if s := w.Status(); s.Epochs == 0 || !slices.Equal(s.Kept, []string{"override/prefill/" + out.Address, "prefill/" + static.Address, "prefill/" + bare.Address}) {
 				t.Fatalf("status: %+v", s)
 			}

@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/engine/bootstrap"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -108,7 +108,7 @@ func TestQueryOfAnEngine(t *testing.T) {
 		assert.True(t, d == "" && err == nil, "%v, %s", err, d)
 		s.Kill()
 		_, err = bootstrap.Query(t.Context(), nil, address)
-		assert.Equal(t, fmt.Sprint(err), "bootstrap server "+address+": dial tcp "+address+": connect: connection refused")
+		assert.Equal(t, "bootstrap server "+address+": dial tcp "+address+": connect: connection refused", fmt.Sprint(err))
 		require.NoError(t, s.Restart(t.Context()))
 	}
 }

@@ -11,12 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/catalog"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -172,16 +173,16 @@ func TestFind_OncePerModel(t *testing.T) {
 			})
 		}
 		all.Wait()
-		assert.Equal(t, f.total(), 3, "reads of 3 engines")
+		assert.Equal(t, 3, f.total(), "reads of 3 engines")
 		f.load(1, "base", "late")
 		pass(4 * time.Second)
 		assert.False(t, c.Find(t.Context(), "late"), "found within 5 s")
-		assert.Equal(t, f.total(), 3, "found within 5 s")
+		assert.Equal(t, 3, f.total(), "found within 5 s")
 		pass(time.Second)
 		require.True(t, c.Find(t.Context(), "late"), "not found after 5 s")
-		assert.Equal(t, f.total(), 6, "not found after 5 s")
+		assert.Equal(t, 6, f.total(), "not found after 5 s")
 		assert.False(t, c.Find(t.Context(), "other"), "another name")
-		assert.Equal(t, f.total(), 9, "another name")
+		assert.Equal(t, 9, f.total(), "another name")
 	})
 }
 
@@ -195,7 +196,7 @@ func TestFind_NotServed(t *testing.T) {
 		for range 5 {
 			assert.False(t, c.Find(t.Context(), "late"), "found")
 		}
-		assert.Equal(t, f.total(), 3, "reads of 3 engines")
+		assert.Equal(t, 3, f.total(), "reads of 3 engines")
 	})
 }
 
@@ -244,7 +245,7 @@ func TestFind_HungEngine(t *testing.T) {
 		defer cancel()
 		began = time.Now()
 		assert.False(t, c.Find(ctx, "none"), "waited for a client of 100 ms")
-		assert.Equal(t, time.Since(began), 100*time.Millisecond, "waited for a client of 100 ms")
+		assert.Equal(t, 100*time.Millisecond, time.Since(began), "waited for a client of 100 ms")
 		began = time.Now()
 		assert.True(t, !c.Find(t.Context(), "none") && time.Since(began) <= 7*time.Second,
 			"waited %s", time.Since(began))
@@ -302,7 +303,7 @@ func TestRefresh(t *testing.T) {
 		f.hang(9)
 		c.Refresh(t.Context(), f.snapshot.Load().Usable(instance.Decode))
 		for i := range 40 {
-			assert.Equal(t, f.member(i).ServesModel("late"), i != 9, "instance %d", i)
+			assert.Equal(t, i != 9, f.member(i).ServesModel("late"), "instance %d", i)
 		}
 	})
 }
@@ -319,7 +320,7 @@ func TestConfirm(t *testing.T) {
 		c.Refresh(t.Context(), f.snapshot.Load().Usable(instance.Decode))
 		verdict := func(want catalog.Verdict) {
 			t.Helper()
-			assert.Equal(t, c.Confirm(t.Context(), f.member(0), "late"), want, "verdict")
+			assert.Equal(t, want, c.Confirm(t.Context(), f.member(0), "late"), "verdict")
 		}
 		verdict(catalog.Unclear) // unloaded and loaded again
 		pass(time.Minute)
@@ -359,7 +360,7 @@ func TestNil(t *testing.T) {
 	c.Trigger()
 	c.Refresh(t.Context(), nil)
 	assert.False(t, c.Find(t.Context(), "m"), "a nil catalog has an opinion")
-	assert.Equal(t, c.Confirm(t.Context(), nil, "m"), catalog.Broken, "a nil catalog has an opinion")
+	assert.Equal(t, catalog.Broken, c.Confirm(t.Context(), nil, "m"), "a nil catalog has an opinion")
 }
 
 // pass lets virtual time pass in a synctest bubble.

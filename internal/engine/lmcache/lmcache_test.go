@@ -18,14 +18,14 @@ import (
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -37,7 +37,7 @@ func TestParseNotification(t *testing.T) {
 	const of7 = "\x82\xa4type\xaaProxyNotif\xa6req_id\xa17"
 	id, err := lmcache.ParseNotification([]byte(of7))
 	assert.True(t, id == "7" && err == nil, "%q, %v", id, err)
-	assert.Equal(t, string(connector.Notification("7")), of7)
+	assert.Equal(t, of7, string(connector.Notification("7")))
 	id, err = lmcache.ParseNotification([]byte("\x83\xa3new\x01\xa6req_id\xa17\xa4type\xaaProxyNotif"))
 	assert.True(t, id == "7" && err == nil, "with a member that is not known: %q, %v", id, err)
 	for _, bad := range []string{
@@ -189,7 +189,7 @@ func TestTwoProxiesOnePrefill(t *testing.T) {
 	for range 2 * requests {
 		assert.NoError(t, <-over)
 	}
-	assert.Equal(t, inbox.Len(), 0, "ids are left over")
+	assert.Equal(t, 0, inbox.Len(), "ids are left over")
 }
 
 // An agent waits as long as the proxy does: prefill may have a long queue.

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // LMCache's code decodes our requests and encodes a notification.

@@ -10,11 +10,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/engine/mooncake"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestFormats(t *testing.T) {
@@ -69,9 +69,9 @@ func TestFormats(t *testing.T) {
 			if tc.labels == nil {
 				tc.labels = map[string]string{}
 			}
-			assert.Equal(t, cmp.Diff(tc.etcd, etcd)+cmp.Diff(tc.labels, c.Labels()), "")
-			assert.Equal(t, c.Host(instance.Prefill), tc.prefill)
-			assert.Equal(t, c.Host(instance.Decode), tc.decode)
+			assert.Equal(t, "", cmp.Diff(tc.etcd, etcd)+cmp.Diff(tc.labels, c.Labels()))
+			assert.Equal(t, tc.prefill, c.Host(instance.Prefill))
+			assert.Equal(t, tc.decode, c.Host(instance.Decode))
 		})
 	}
 }

@@ -14,10 +14,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const twoModels = `{"object":"list","data":[
@@ -68,7 +70,7 @@ func TestFactsOfNIXL(t *testing.T) {
 	})
 	got, err := New("").Facts(t.Context(), base)
 	require.NoError(t, err)
-	assert.Equal(t, got.Transfer, instance.TransferNIXL)
+	assert.Equal(t, instance.TransferNIXL, got.Transfer)
 }
 
 func TestFacts(t *testing.T) {
@@ -94,8 +96,8 @@ func TestFacts(t *testing.T) {
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: strings.TrimPrefix(base, "http://")}}
 	got, err := c.Probe(t.Context(), in)
 	require.NoError(t, err)
-	assert.NoDiff(t, want, got)
-	assert.NoDiff(t, []string{"Bearer sk-1"}, keys)
+	assert.Empty(t, cmp.Diff(want, got))
+	assert.Empty(t, cmp.Diff([]string{"Bearer sk-1"}, keys))
 }
 
 func TestFactsWithModelsOnly(t *testing.T) {
@@ -105,7 +107,7 @@ func TestFactsWithModelsOnly(t *testing.T) {
 	})
 	got, err := (&Client{}).Facts(t.Context(), base+"/")
 	require.NoError(t, err)
-	assert.NoDiff(t, instance.Facts{Models: []string{"m"}, Roots: []string{""}}, got)
+	assert.Empty(t, cmp.Diff(instance.Facts{Models: []string{"m"}, Roots: []string{""}}, got))
 }
 
 func TestStats(t *testing.T) {
@@ -117,7 +119,7 @@ func TestStats(t *testing.T) {
 		Running: 3, Waiting: 4, Finished: 13, Complete: true, Ranks: 2,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
-	assert.NoDiff(t, want, got)
+	assert.Empty(t, cmp.Diff(want, got))
 	assert.False(t, got.Idle(), "busy engine called idle")
 }
 
@@ -148,8 +150,8 @@ func TestParseStats(t *testing.T) {
 			p, err := parsePage(strings.NewReader(tc.text), maxMetricsBytes)
 			require.NoError(t, err)
 			got := p.stats()
-			assert.NoDiff(t, tc.want, got)
-			assert.Equal(t, got.Idle(), tc.idle)
+			assert.Empty(t, cmp.Diff(tc.want, got))
+			assert.Equal(t, tc.idle, got.Idle())
 		})
 	}
 	_, err := parsePage(strings.NewReader(strings.Repeat("a 1\n", 100)), 100)

@@ -10,10 +10,10 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestLoad(t *testing.T) {
@@ -57,7 +57,7 @@ process_start_time_seconds 1.7e9
 		base := metricsOf(t, tc.text)
 		got, err := New("").Load(t.Context(), base)
 		require.NoError(t, err, tc.name)
-		assert.EqualSlices(t, got, tc.want, tc.name)
+		assert.Equal(t, tc.want, got, tc.name)
 	}
 }
 

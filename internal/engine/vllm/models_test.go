@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 // lists returns a handler that answers with n adapters, in vLLM's format.

@@ -7,10 +7,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestCommand(t *testing.T) {
@@ -91,7 +91,7 @@ func TestCommand(t *testing.T) {
 			t.Parallel()
 			got, err := vllmargs.ParseCommand(tc.argv)
 			require.NoError(t, err)
-			assert.NoDiff(t, tc.want, got, cmpopts.IgnoreUnexported(vllmargs.Transfer{}))
+			assert.Empty(t, cmp.Diff(tc.want, got, cmpopts.IgnoreUnexported(vllmargs.Transfer{})))
 		})
 	}
 }
@@ -134,7 +134,7 @@ func TestFields(t *testing.T) {
 			require.NoError(t, err)
 			want, err := vllmargs.ParseCommand([]string{"vllm", "serve", "M", tc.option, tc.equals})
 			require.NoError(t, err)
-			assert.NoDiff(t, want, got, cmp.AllowUnexported(vllmargs.Transfer{}))
+			assert.Empty(t, cmp.Diff(want, got, cmp.AllowUnexported(vllmargs.Transfer{})))
 		})
 	}
 }
@@ -172,5 +172,5 @@ func TestMasked(t *testing.T) {
 		"--api_key=topsecret", "--max-num-batched-tokens", "8192", "a\x1bb",
 	}), " ")
 	want := `env HF_TOKEN=******** VLLM_API_KEY=******** vllm serve M --api-key ******** ******** --port 1 --api_key=******** --max-num-batched-tokens 8192 a\u001bb`
-	assert.Equal(t, got, want)
+	assert.Equal(t, want, got)
 }

@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // seed is the configuration in vLLM's example of KV events.
@@ -39,7 +39,7 @@ func TestParseCommand_KVEvents(t *testing.T) {
 	} {
 		c, err := vllmargs.ParseCommand(append([]string{"vllm", "serve", "M"}, tc.args...))
 		require.NoError(t, err, tc.name)
-		assert.Equal(t, c.Events, tc.want, tc.name)
+		assert.Equal(t, tc.want, c.Events, tc.name)
 	}
 	for _, bad := range []string{"", "true", "{", `{"endpoint":5}`} {
 		if _, err := vllmargs.ParseCommand([]string{"vllm", "serve", "M", "--kv-events-config=" + bad}); err == nil || !strings.Contains(err.Error(), "--kv-events-config of the command") {
@@ -95,7 +95,7 @@ func TestEventsSetIn(t *testing.T) {
 		require.NoError(t, err, args)
 		c, err := vllmargs.ParseCommand(set)
 		assert.True(t, err == nil && c.Events == e && c.Port == 1 && c.Model == "M", "%q: %+v, %v", set, c, err)
-		assert.NoDiff(t, was, argv)
+		assert.Empty(t, cmp.Diff(was, argv))
 	}
 	_, err := e.SetIn([]string{"vllm", "serve", "M"})
 	assert.Error(t, err, "no error without the flag")

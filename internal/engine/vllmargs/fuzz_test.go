@@ -7,10 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // FuzzParseTransfer: the parsed --kv-transfer-config equals its
@@ -27,7 +28,7 @@ func FuzzParseTransfer(f *testing.F) {
 		got, err := vllmargs.ParseTransfer(text)
 		if err != nil {
 			require.ErrorIs(t, err, vllmargs.ErrTransfer, text)
-			require.Equal(t, instance.Printable(err.Error(), 0), err.Error(), text)
+			require.Equal(t, err.Error(), instance.Printable(err.Error(), 0), text)
 			return
 		}
 		var said struct {
@@ -84,8 +85,8 @@ func FuzzCommand(f *testing.F) {
 			t.Fatalf("%q is read as %+v", argv, c)
 		}
 		masked := vllmargs.Masked(argv)
-		require.EqualSlices(t, argv, sent)
-		require.Equal(t, len(masked), len(argv))
+		require.Equal(t, sent, argv)
+		require.Equal(t, len(argv), len(masked))
 		for i, a := range argv {
 			flag, value, joined := strings.Cut(a, "=")
 			var secret string

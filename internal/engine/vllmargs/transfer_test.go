@@ -6,11 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestTransfer(t *testing.T) {
@@ -103,8 +104,8 @@ func TestLeaseAndTier(t *testing.T) {
 		if tier := got.Offloading(); tier != nil {
 			port = tier.Port
 		}
-		assert.Equal(t, got.LeaseSeconds(), tc.lease)
-		assert.Equal(t, port, tc.port)
+		assert.Equal(t, tc.lease, got.LeaseSeconds())
+		assert.Equal(t, tc.port, port)
 	}
 }
 

@@ -10,10 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -99,7 +100,7 @@ func TestPublish(t *testing.T) {
 		pub.Send(message(i)...)
 	}
 	for i := range count {
-		require.Equal(t, script.Line(), fmt.Sprintf("4 8 %d", i*1000+1), "libzmq")
+		require.Equal(t, fmt.Sprintf("4 8 %d", i*1000+1), script.Line(), "libzmq")
 		for _, want := range [][][]byte{{[]byte("other"), number(0), nil}, message(i)} {
 			if m, err := ours.Receive(); err != nil || !same(m, want) {
 				t.Fatalf("%d frames, %v", len(m), err)
@@ -166,9 +167,9 @@ func TestReplay(t *testing.T) {
 		}
 		require.NoError(t, m.Answer(end...))
 		for i := range 100 {
-			require.Equal(t, asker.Line(), fmt.Sprintf("0 4 8 %d", i*1000+1), "libzmq")
+			require.Equal(t, fmt.Sprintf("0 4 8 %d", i*1000+1), asker.Line(), "libzmq")
 		}
-		assert.Equal(t, asker.Line(), "0 0 8 0", "the end came as")
+		assert.Equal(t, "0 0 8 0", asker.Line(), "the end came as")
 	})
 }
 

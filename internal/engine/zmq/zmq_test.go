@@ -11,11 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -93,7 +94,7 @@ func TestLibzmq(t *testing.T) {
 			peer := testkit.StartPython(t, python, "testdata/peer.py", tc.peer, endpointOf(l), strconv.Itoa(count))
 			for i := range count {
 				m := receive(t, l)
-				require.Equal(t, string(m.Frames[0]), strconv.Itoa(i), "message %d is %q", i, m.Frames)
+				require.Equal(t, strconv.Itoa(i), string(m.Frames[0]), "message %d is %q", i, m.Frames)
 				require.False(t, tc.peer == "DEALER" && i == 0 && (len(m.Frames) != 2 || len(m.Frames[1]) != 300),
 					"message %d has %d frames", i, len(m.Frames))
 			}
@@ -130,7 +131,7 @@ func TestPeers_SendReceive(t *testing.T) {
 		s := sender(t, kind, l)
 		for i := range 3 {
 			require.NoError(t, s.Send(t.Context(), []byte(strconv.Itoa(i))))
-			assert.Equal(t, string(receive(t, l).Frames[0]), strconv.Itoa(i), "message %d", i)
+			assert.Equal(t, strconv.Itoa(i), string(receive(t, l).Frames[0]), "message %d", i)
 		}
 		require.NoError(t, l.Close())
 		testkit.Eventually(t, 20*time.Second, func() error {
@@ -141,7 +142,7 @@ func TestPeers_SendReceive(t *testing.T) {
 		})
 		l, _ = listen(t, bound, endpoint, zmq.Bounds{})
 		require.NoError(t, s.Send(t.Context(), []byte("again")))
-		assert.Equal(t, string(receive(t, l).Frames[0]), "again", "after a new start")
+		assert.Equal(t, "again", string(receive(t, l).Frames[0]), "after a new start")
 	}
 }
 
@@ -176,7 +177,7 @@ func TestBadPeers(t *testing.T) {
 	}
 	s := sender(t, zmq.Dealer, l)
 	require.NoError(t, s.Send(t.Context(), []byte("good")))
-	assert.Equal(t, string(receive(t, l).Frames[0]), "good", "after bad peers")
+	assert.Equal(t, "good", string(receive(t, l).Frames[0]), "after bad peers")
 }
 
 // TestConn_PongWithinMessage checks that a PONG between two frames of a message does
@@ -204,7 +205,7 @@ func TestConn_PongWithinMessage(t *testing.T) {
 		require.NoError(t, err)
 		got = append(got, string(bytes.Join(frames, []byte(" "))))
 	}
-	assert.EqualSlices(t, got, []string{"", "kv a b", "next"}, "received")
+	assert.Equal(t, []string{"", "kv a b", "next"}, got, "received")
 }
 
 // TestSilentPeers: silent peers do not delay others, and are eventually disconnected.

@@ -12,12 +12,14 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // vocabulary has the text of token 10, 11, and so on. Tokens 12 and 13 are halves of a character.
@@ -102,7 +104,7 @@ func pass(t *testing.T, a *continuation.Answer, events ...string) string {
 func next(t *testing.T, a *continuation.Answer) *continuation.Next {
 	t.Helper()
 	n, why := a.Next(detokenize)
-	require.Equal(t, why, "", "refused")
+	require.Equal(t, "", why, "refused")
 	return n
 }
 
@@ -139,7 +141,7 @@ func TestAnswer_ContinuesCompletion(t *testing.T) {
 	n := next(t, a)
 	f := fields(t, n.Request.Body)
 	got := fmt.Sprint(f["prompt"], f["max_tokens"], f["min_tokens"], f["truncate_prompt_tokens"], f["temperature"])
-	assert.Equal(t, got, "[20 21 10 11] 38 3 <nil> 0.7", "next request: %s", n.Request.Body)
+	assert.Equal(t, "[20 21 10 11] 38 3 <nil> 0.7", got, "next request: %s", n.Request.Body)
 	second := strings.NewReplacer("cmpl-1", "cmpl-2", `"created":5`, `"created":9`).Replace(
 		textEvent(" is", []int{20, 21, 10, 11}, []int{14}) + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1}}` + "\n\n")
 	want := strings.ReplaceAll(textEvent(" is", nil, nil), ":[]", ":null") + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":2,"total_tokens":5,"completion_tokens":3}}` + "\n\n"
@@ -164,7 +166,7 @@ func TestAnswer_ContinuesChat(t *testing.T) {
 	f := fields(t, n.Request.Body)
 	assert.True(t, f["max_tokens"] == 6.0 && f["max_completion_tokens"] == nil && f["messages"] != nil,
 		"next request: %s", n.Request.Body)
-	assert.Equal(t, string(n.Request.PromptTokenIDs), "[20,21,10,11,14]", "prompt")
+	assert.Equal(t, "[20,21,10,11,14]", string(n.Request.PromptTokenIDs), "prompt")
 	if got := string(n.Request.NewEdit().Body().Bytes()); !strings.Contains(got, `"kv_transfer_params":{"prompt_token_ids":[20,21,10,11,14]}`) {
 		t.Errorf("leg %s", got)
 	}
@@ -238,7 +240,7 @@ func TestAnswer_SeamOfParsers(t *testing.T) {
 	t.Parallel()
 	a := begin(t, openai.Chat, `,"tools":[{"type":"function"}]`)
 	pass(t, a, roleEvent(20), chatEvent(`"content":"The"`, 10, 19), chatEvent("", 20))
-	assert.Equal(t, string(next(t, a).Request.PromptTokenIDs), "[20,10]", "goes on from")
+	assert.Equal(t, "[20,10]", string(next(t, a).Request.PromptTokenIDs), "goes on from")
 }
 
 // A parser may hold back white space at the end of reasoning until more reasoning follows, and otherwise drop
@@ -357,7 +359,7 @@ func TestAnswer_ToolCallsAfterTheSeam(t *testing.T) {
 	next(t, a)
 	finish := strings.Replace(chatEvent("", 15), `"finish_reason":null`, `"finish_reason":"stop"`, 1)
 	got := pass(t, a, roleEvent(20, 10, 11, 14), chatEvent(call(0), 15), finish)
-	assert.Contains(t, got, `"index":1,"function"`, `"finish_reason":"tool_calls"`)
+	testkit.Contains(t, got, `"index":1,"function"`, `"finish_reason":"tool_calls"`)
 }
 
 // A continued leg's count of reasoning tokens is not reported, since the parser of the answer counts them
@@ -379,7 +381,7 @@ func TestAnswer_ReasoningTokens(t *testing.T) {
 		pass(t, a, c.first...)
 		next(t, a)
 		got := pass(t, a, roleEvent(c.ids...), strings.Replace(chatEvent(`"reasoning":" is"`, 14), "}]}", "}],"+usage+"}", 1), last)
-		assert.Equal(t, strings.Count(got, c.want), 2, "%s, want %s", got, c.want)
+		assert.Equal(t, 2, strings.Count(got, c.want), "%s, want %s", got, c.want)
 	}
 }
 
@@ -483,11 +485,11 @@ func TestAnswer_RefusesMore(t *testing.T) {
 		`{"type":"enabled","budget_tokens":9}`: continuation.ReasonThinking, `{"type":"disabled"}`: "", `null`: "",
 	} {
 		m := newAnswer(t, openai.Messages, `{"model":"m","messages":[],"max_tokens":20,"stream":true,"temperature":0,"thinking":`+thinking+`}`)
-		assert.Equal(t, m.Refused(), want, "thinking %s", thinking)
+		assert.Equal(t, want, m.Refused(), "thinking %s", thinking)
 	}
 	a := begin(t, openai.Completion, "")
 	pass(t, a, strings.Replace(first, "[10]", "null", 1))
-	assert.Equal(t, a.Refused(), continuation.ReasonNoIDs, "an engine without token ids")
+	assert.Equal(t, continuation.ReasonNoIDs, a.Refused(), "an engine without token ids")
 	assert.True(t, a.Records() && !a.WantsIDs(),
 		"after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
 	a = begin(t, openai.Completion, "")
@@ -497,14 +499,14 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	}
 	for i := range 4 {
 		_, why := a.Next(detokenize)
-		assert.Equal(t, why == continuation.ReasonLimit, i == 3, "move %d: %q", i, why)
+		assert.Equal(t, i == 3, why == continuation.ReasonLimit, "move %d: %q", i, why)
 	}
 	bodies := scratch.NewBodies(8 << 10)
 	require.NoError(t, bodies.Reserve(8<<10))
 	a = continuation.New(parse(t, openai.Completion, `{"prompt":"x","stream":true}`), 3, bodies)
 	many := make([]int, 4096)
 	pass(t, a, textEvent("The", many, []int{10}))
-	assert.Equal(t, a.Refused(), continuation.ReasonMemory, "no memory")
+	assert.Equal(t, continuation.ReasonMemory, a.Refused(), "no memory")
 }
 
 // A replay omits the text that the client has, even if that ends inside an event, and stops if the engine
@@ -532,7 +534,7 @@ func TestAnswer_Replays(t *testing.T) {
 		require.True(t, n.How == continuation.HowReplay && n.Request.PromptTokenIDs == nil,
 			"%s: goes on by %s", c.name, n.How)
 		out, err := a.Pass([]byte(c.replay))
-		require.Equal(t, err == nil, c.want != nil, "%s: %v, %s", c.name, err, out)
+		require.Equal(t, c.want != nil, err == nil, "%s: %v, %s", c.name, err, out)
 		for _, want := range c.want {
 			assert.True(t, strings.Contains(string(out), want), "%s: no %s in %s", c.name, want, out)
 		}
@@ -549,9 +551,9 @@ func TestAnswer_ReplaysReasoningOfTwoNames(t *testing.T) {
 	a := begin(t, openai.Chat, `,"temperature":0,"presence_penalty":1`)
 	pass(t, a, roleEvent(20), both("hm"))
 	n := next(t, a)
-	require.Equal(t, n.How, continuation.HowReplay, "goes on by")
+	require.Equal(t, continuation.HowReplay, n.How, "goes on by")
 	want := strings.Replace(both(", so"), "[10]", "null", 1)
-	assert.Equal(t, pass(t, a, roleEvent(20), both("hm, so")), want)
+	assert.Equal(t, want, pass(t, a, roleEvent(20), both("hm, so")))
 }
 
 // A replay omits the logprobs that the client has.
@@ -566,7 +568,7 @@ func TestAnswer_ReplaysLogprobs(t *testing.T) {
 		a := begin(t, openai.Completion, `,"temperature":0,"logprobs":1`)
 		pass(t, a, logged("The", []int{20}, 10), logged("", nil, 12))
 		n := next(t, a)
-		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
+		require.Equal(t, continuation.HowReplay, n.How, "goes on by")
 		got := pass(t, a, replay)
 		if strings.Count(got, "data: ") != 1 || !strings.Contains(got, `"text":"ö"`) || !strings.Contains(got, "\"tokens\":[\"\uFFFD\"]") {
 			t.Errorf("of %s\n got %s", replay, got)
@@ -596,7 +598,7 @@ func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 		a := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true,"temperature":0}`), 3, nil)
 		pass(t, a, delta("The", "The"), delta(" s", " s"))
 		n := next(t, a)
-		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
+		require.Equal(t, continuation.HowReplay, n.How, "goes on by")
 		got := regexp.MustCompile(`"sequence_number":\d+`).ReplaceAllString(pass(t, a, c.replay), `"sequence_number":1`)
 		assert.True(t, got == c.want, "of %s\n got %s\nwant %s", c.replay, got, c.want)
 	}
@@ -617,8 +619,8 @@ func TestAnswer_ReplaysForUsage(t *testing.T) {
 	for _, replay := range []string{text + finish, strings.Replace(finish, `"content":""`, `"content":"The"`, 1)} {
 		a := lost()
 		n := next(t, a)
-		require.Equal(t, n.How, continuation.HowReplay, "goes on by")
-		assert.Equal(t, pass(t, a, roleEvent(20), replay, usage), usage, "%s", replay)
+		require.Equal(t, continuation.HowReplay, n.How, "goes on by")
+		assert.Equal(t, usage, pass(t, a, roleEvent(20), replay, usage), "%s", replay)
 	}
 	a := lost()
 	next(t, a)

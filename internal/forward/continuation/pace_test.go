@@ -8,9 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func limit(n int) func() int { return func() int { return n } }
@@ -49,7 +50,7 @@ func TestPace(t *testing.T) {
 		for i := range got {
 			got[i] = <-turns
 		}
-		assert.Equal(t, got, [4]int{-5, 3, 2, 1}, "turns")
+		assert.Equal(t, [4]int{-5, 3, 2, 1}, got, "turns")
 		if end = p.TryBegin(limit(1)); end == nil { // no stream is moving now
 			t.Fatal("no turn")
 		}
@@ -81,15 +82,15 @@ func TestPace_LimitGrows(t *testing.T) {
 			go wait()
 		}
 		synctest.Wait()
-		require.Equal(t, len(ends), 1, "turns with a limit of 0")
+		require.Equal(t, 1, len(ends), "turns with a limit of 0")
 		limit.Store(2)
 		(<-ends)()
 		synctest.Wait()
-		assert.Equal(t, len(ends), 2, "turns with a limit of 2")
+		assert.Equal(t, 2, len(ends), "turns with a limit of 2")
 		limit.Store(8)
 		go wait()
 		synctest.Wait()
-		assert.Equal(t, len(ends), 4, "turns with a limit of 8")
+		assert.Equal(t, 4, len(ends), "turns with a limit of 8")
 		limit.Store(1)
 		for range 4 {
 			(<-ends)()

@@ -4,9 +4,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // unmarkTried does not change the list of an earlier pick, which may be in use in another goroutine.

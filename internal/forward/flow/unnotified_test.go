@@ -8,10 +8,10 @@ import (
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // After three requests in a row without notifications, an instance is bypassed. Trial requests follow after
@@ -48,7 +48,7 @@ func TestUnnotified_Trials(t *testing.T) {
 			}
 			fail()
 		}
-		assert.Equal(t, len(lines.AllEntries())-warned, 6, "warnings of 6 trials")
+		assert.Equal(t, 6, len(lines.AllEntries())-warned, "warnings of 6 trials")
 		time.Sleep(longestTrial)
 		require.False(t, u.bypassed(in), "not tried")
 		u.arrived(in)

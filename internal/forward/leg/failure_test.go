@@ -3,9 +3,10 @@ package leg
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The buffer of a stream goes back to its pool before the client gets the failure: the

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The client's own id is used if it can be in a header; otherwise the id is a new UUID. Each attempt has an

@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var errCause = errors.New("cause")
@@ -92,7 +92,7 @@ func TestLegDeadlineMoves(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		assert.Equal(t, endedBy(l), "no further byte of the answer for 1 s (--idle-timeout)", "ended by")
+		assert.Equal(t, "no further byte of the answer for 1 s (--idle-timeout)", endedBy(l), "ended by")
 	})
 }
 

@@ -8,9 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 const (
@@ -95,7 +96,7 @@ func TestLimit_ResetByBytes(t *testing.T) {
 			time.Sleep(busyTimeout - time.Second)
 			l.Rearm(2 * time.Minute)
 		}
-		assert.Equal(t, lifetime(l), 4*(busyTimeout-time.Second)+busyTimeout, "ended after")
+		assert.Equal(t, 4*(busyTimeout-time.Second)+busyTimeout, lifetime(l), "ended after")
 	})
 }
 
@@ -151,7 +152,7 @@ func TestLimit_Lease(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 				synctest.Wait()
-				assert.Equal(t, endedBy(l), "no content, and no proof that the KV cache was read, for 20 s (--kv-lease-budget)",
+				assert.Equal(t, "no content, and no proof that the KV cache was read, for 20 s (--kv-lease-budget)", endedBy(l),
 					"ended by")
 				if err := l.Commit(true); err == nil {
 					t.Error("a complete answer is used although decode may have read other blocks")
@@ -290,7 +291,7 @@ func TestLeg_Overtaken(t *testing.T) {
 		c.wait.Limit = FirstByteLimit(time.Hour)
 		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, c.wait)
 		l.Overtaken(20)
-		assert.Equal(t, l.Err() != nil, c.stuck, "%s: ended %v", name, l.Err())
+		assert.Equal(t, c.stuck, l.Err() != nil, "%s: ended %v", name, l.Err())
 		l.End()
 	}
 }

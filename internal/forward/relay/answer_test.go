@@ -12,12 +12,12 @@ import (
 	"time"
 
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -70,7 +70,7 @@ func TestAnswerHeader(t *testing.T) {
 		}
 		slices.Sort(got)
 		slices.Sort(all)
-		assert.EqualSlices(t, got, all, "traced %v: %s", traced, strings.Join(got, "; "))
+		assert.Equal(t, all, got, "traced %v: %s", traced, strings.Join(got, "; "))
 	}
 }
 

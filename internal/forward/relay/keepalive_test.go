@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // kept returns an Answer whose client is a recorder.
@@ -45,7 +45,7 @@ func TestKeepAlive_Interval(t *testing.T) {
 			synctest.Wait()
 			a.keep.mu.Lock() // the timer writes to the same buffer
 			defer a.keep.mu.Unlock()
-			require.Equal(t, w.Body.String(), want, "after %v", after)
+			require.Equal(t, want, w.Body.String(), "after %v", after)
 			w.Body.Reset()
 		}
 		check(9*time.Second, "")
@@ -64,7 +64,7 @@ func TestKeepAlive_Interval(t *testing.T) {
 		check(time.Second, keepAliveComment)
 		a.StopKeepAlive()
 		check(time.Hour, "")
-		assert.Equal(t, a.KeepAlives(), 4, "keep-alives")
+		assert.Equal(t, 4, a.KeepAlives(), "keep-alives")
 	})
 }
 
@@ -85,7 +85,7 @@ func TestKeepAlive_Messages(t *testing.T) {
 		synctest.Wait()
 		a.StopKeepAlive()
 		want := keepAliveComment + keepAliveComment + ": X-Pd-Policy: p\n\n" + keepAliveComment + "event: message_start\ndata: {}\n\n" + keepAlivePing
-		assert.Equal(t, w.Body.String(), want)
+		assert.Equal(t, want, w.Body.String())
 	})
 }
 

@@ -3,9 +3,10 @@ package relay_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The model is replaced where an API has it, and nowhere else.
@@ -25,7 +26,7 @@ func TestModelName(t *testing.T) {
 		{openai.Other, "data: [DONE]\n\n", "data: [DONE]\n\n"},
 	} {
 		m := &relay.ModelName{Kind: c.kind, Name: `"x"`}
-		assert.Equal(t, string(m.Rewrite([]byte(c.in))), c.wants, "whole")
+		assert.Equal(t, c.wants, string(m.Rewrite([]byte(c.in))), "whole")
 		if got := string(relay.RewriteEvents(m, []byte(c.in))); c.in[len(c.in)-1] == '\n' && got != c.wants {
 			t.Errorf("events: %s, want %s", got, c.wants)
 		}

@@ -3,9 +3,10 @@ package relay
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // Later events replace the numbers of earlier ones, prefill reports the cached tokens, and events without
@@ -18,9 +19,9 @@ func TestAnswer_Tokens(t *testing.T) {
 	a.noteEvents([]byte(token + `data: {"choices":[{"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}` + "\n\n"))
 	a.noteEvents([]byte(`data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":9}}}` + "\n\ndata: [DONE]\n\n"))
 	want := (response.Tokens{Input: 9, Cached: 9, Output: 3, Finish: "stop"})
-	assert.Equal(t, a.Tokens, want)
+	assert.Equal(t, want, a.Tokens)
 	a.Prompted(0, 0) // no prefill
-	assert.Equal(t, a.Tokens.Cached, 9, "%+v", a.Tokens)
+	assert.Equal(t, 9, a.Tokens.Cached, "%+v", a.Tokens)
 	a.Prompted(8, 0)
 	assert.True(t, a.Tokens.Input == 9 && a.Tokens.Cached == 0, "%+v", a.Tokens)
 	other := Answer{Kind: openai.Other}
@@ -32,5 +33,5 @@ func TestAnswer_Tokens(t *testing.T) {
 func TestAnswer_TokensAllocateNothing(t *testing.T) { //nolint:paralleltest // it counts allocations
 	a := Answer{Kind: openai.Chat}
 	batch := []byte(`data: {"choices":[{"index":0,"delta":{"content":"a_reason\":"},"finish_reason":null}]}` + "\n\n")
-	assert.Equal(t, testing.AllocsPerRun(100, func() { a.noteEvents(batch) }), 0, "allocations for an event")
+	assert.EqualValues(t, 0, testing.AllocsPerRun(100, func() { a.noteEvents(batch) }), "allocations for an event")
 }

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 const usageEvent = "data: {\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":9}}}\n\n"
@@ -18,9 +18,9 @@ func TestUsageWaitsOnce(t *testing.T) {
 		u := Usage{PrefillDone: make(chan struct{})}
 		begun := time.Now() // by the bubble's clock, which advances while all goroutines wait
 		for range 5 {
-			assert.Equal(t, string(RewriteEvents(&u, []byte(usageEvent))), usageEvent)
+			assert.Equal(t, usageEvent, string(RewriteEvents(&u, []byte(usageEvent))))
 		}
-		assert.Equal(t, time.Since(begun), usageGrace, "it waited for")
+		assert.Equal(t, usageGrace, time.Since(begun), "it waited for")
 		u.Prefilled([]byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":4}}}`))
 		assert.Contains(t, string(RewriteEvents(&u, []byte(usageEvent))), `"cached_tokens":4`)
 		if u.Prefilled(nil); string(RewriteEvents(&u, []byte(usageEvent))) != usageEvent {

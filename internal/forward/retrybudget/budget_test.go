@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestBudget(t *testing.T) {
@@ -20,18 +20,18 @@ func TestBudget(t *testing.T) {
 		}
 		return taken
 	}
-	require.Equal(t, take(10, 0), 4, "retries without a request")
+	require.Equal(t, 4, take(10, 0), "retries without a request")
 	for range 100 {
 		b.Request(now)
 	}
-	require.Equal(t, take(100, 0), 20, "more for 100 requests")
-	require.Equal(t, take(100, 10), 6, "more when 10 were in flight on the lost instance")
+	require.Equal(t, 20, take(100, 0), "more for 100 requests")
+	require.Equal(t, 6, take(100, 10), "more when 10 were in flight on the lost instance")
 	now = now.Add(9 * time.Second)
-	require.Equal(t, take(1, 0), 0, "the past 10 s were forgotten too early")
+	require.Equal(t, 0, take(1, 0), "the past 10 s were forgotten too early")
 	now = now.Add(time.Second)
-	require.Equal(t, take(100, 0), 4, "after the window")
+	require.Equal(t, 4, take(100, 0), "after the window")
 	now = now.Add(time.Hour)
-	require.Equal(t, take(100, 0), 4, "after an hour")
+	require.Equal(t, 4, take(100, 0), "after an hour")
 	var none *Budget
 	none.Request(now)
 	require.True(t, none.Take(0), "no budget means no bound")

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // read simulates one read of a stream: k bytes of value v.
@@ -24,7 +24,7 @@ func TestEventBuffer_Resizes(t *testing.T) {
 	defer func() { e.Release() }()
 	size := func(want int, when string) {
 		t.Helper()
-		require.Equal(t, len(e.Buf), want, "%s: bytes", when)
+		require.Equal(t, want, len(e.Buf), "%s: bytes", when)
 	}
 	for range 3 {
 		e.read(t, 'a', 300)
@@ -75,8 +75,8 @@ func TestEventBuffer_GrowsToLimit(t *testing.T) {
 		}
 		total, e.N = len(e.Buf), len(e.Buf)
 	}
-	require.Equal(t, total, MaxEvent, "grew to")
+	require.Equal(t, MaxEvent, total, "grew to")
 	for i := range total {
-		require.Equal(t, e.Buf[i], byte(i), "byte %d", i)
+		require.Equal(t, byte(i), e.Buf[i], "byte %d", i)
 	}
 }

@@ -4,8 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestStages_Consecutive(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
@@ -22,11 +24,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -63,7 +63,7 @@ func TestAddAndRemove(t *testing.T) {
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
 	outcome, err := r.svc.Add(t.Context(), k, 4)
 	require.NoError(t, err)
-	require.Equal(t, outcome, httpapi.Added)
+	require.Equal(t, httpapi.Added, outcome)
 	// Add returns once this proxy's snapshot contains the instance.
 	in, ok := r.watcher.Snapshot().Lookup(k)
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
@@ -87,7 +87,7 @@ func TestAdd_Pending(t *testing.T) {
 	address := testkit.FreePort(t)
 	outcome, err := r.svc.Add(t.Context(), key(address), 0)
 	require.NoError(t, err)
-	require.Equal(t, outcome, httpapi.Waiting)
+	require.Equal(t, httpapi.Waiting, outcome)
 	// Both calls return once this proxy's list contains the change.
 	assert.True(t, r.watcher.Snapshot().Waiting(key(address)), "the list does not show the one that is waited for")
 	if existed, err := r.svc.Remove(t.Context(), key(address)); err != nil || !existed {
@@ -172,7 +172,7 @@ func TestAddThroughALaggingProxy(t *testing.T) {
 	}
 	outcome, err := svc.Add(t.Context(), k, 0)
 	require.NoError(t, err)
-	assert.Equal(t, outcome, httpapi.Waiting)
+	assert.Equal(t, httpapi.Waiting, outcome)
 	resp, err := etcd.Client(t).Get(t.Context(), l.Pending(k))
 	require.NoError(t, err, "the pending add in etcd")
 	assert.Len(t, resp.Kvs, 1, "the pending add in etcd")
@@ -194,7 +194,7 @@ func TestAddRefuses(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			_, err := r.svc.Add(t.Context(), key(tc.address), 0)
 			require.True(t, errors.Is(err, tc.mark) && strings.Contains(err.Error(), tc.says), "%v", err)
-			require.Equal(t, len(r.watcher.Snapshot().All()), 0, "entries were written")
+			require.Equal(t, 0, len(r.watcher.Snapshot().All()), "entries were written")
 		})
 	}
 }
@@ -203,7 +203,7 @@ func TestAddRefuses(t *testing.T) {
 func aProxy(t *testing.T) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		assert.NotEqual(t, req.Header.Get(instance.ProbeHeader), "", "a question without %s", instance.ProbeHeader)
+		assert.NotEqual(t, "", req.Header.Get(instance.ProbeHeader), "a question without %s", instance.ProbeHeader)
 		w.WriteHeader(http.StatusLoopDetected)
 	}))
 	t.Cleanup(srv.Close)

@@ -7,9 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func write(t *testing.T, path, text string) {
@@ -61,8 +62,8 @@ func TestFile(t *testing.T) {
 	r.Reload()
 	r.Reload() // the second call reads a changed file
 	expect("changed", map[string]apikeys.Key{"k0": {}, "k1": {Name: "team-a"}, "k3": {Name: "team-c", Rights: apikeys.Rank}})
-	assert.Equal(t, r.Problem(), "")
-	assert.Equal(t, r.Len(), 3)
+	assert.Equal(t, "", r.Problem())
+	assert.Equal(t, 3, r.Len())
 	write(t, path, "")
 	r.Reload()
 	r.Reload()

@@ -6,10 +6,11 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -90,7 +91,7 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	if n, kept := len(left), limit/each; n > kept || n < kept*98/100 || left[0] < all-kept-kept/10 {
 		t.Errorf("%d parts are left, the oldest is %d of %d", n, left[0], all)
 	}
-	assert.Equal(t, b.Evicted(indexmem.Prompts), int64(all*each)-b.Used(indexmem.Prompts), "bytes evicted")
+	assert.Equal(t, int64(all*each)-b.Used(indexmem.Prompts), b.Evicted(indexmem.Prompts), "bytes evicted")
 	// One tick later, the first ones are evicted, and the clock has wrapped around.
 	for _, x := range indexes {
 		x.Evict(b.Now(), limit)
@@ -98,7 +99,7 @@ func TestBudget_EvictsAcrossIndexes(t *testing.T) {
 	}
 	b.Add(indexmem.Prompts, 2*limit)
 	b.Enforce() // without an index
-	assert.Equal(t, b.Used(indexmem.Prompts), 2*limit, "bytes")
+	assert.EqualValues(t, 2*limit, b.Used(indexmem.Prompts), "bytes")
 }
 
 // TestBefore: ticks wrap around.
@@ -108,7 +109,7 @@ func TestBefore(t *testing.T) {
 		a, b uint32
 		want bool
 	}{{1, 2, true}, {2, 2, true}, {3, 2, false}, {1<<32 - 1, 5, true}, {5, 1<<32 - 1, false}} {
-		assert.Equal(t, indexmem.Before(tc.a, tc.b), tc.want, "Before(%d, %d)", tc.a, tc.b)
+		assert.Equal(t, tc.want, indexmem.Before(tc.a, tc.b), "Before(%d, %d)", tc.a, tc.b)
 	}
 }
 

@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -136,7 +137,7 @@ func TestRecordedArrays(t *testing.T) {
 	newer := payloads(t, "vllm-0.32.0")
 	for _, name := range []string{"vllm-0.23.0", "vllm-0.23.0-replay"} {
 		all := payloads(t, name)
-		require.Equal(t, len(all), len(newer), "batches of %s", name)
+		require.Equal(t, len(newer), len(all), "batches of %s", name)
 		for i, p := range all {
 			assert.True(t, reflect.DeepEqual(generic(t, p), generic(t, older(t, newer[i], false))),
 				"%s: batch %d is %v", name, i, generic(t, p))
@@ -178,7 +179,7 @@ func TestShapes(t *testing.T) {
 	} {
 		got, err := json.Marshal(decode(t, pack(t, tc.batch)))
 		require.NoError(t, err, name)
-		assert.Equal(t, string(got), tc.want, name)
+		assert.Equal(t, tc.want, string(got), name)
 	}
 	for name, p := range map[string][]byte{
 		"nothing": nil, "a number": pack(t, 1), "events are a number": pack(t, []any{1.0, 2}), "cut short": {0x93, 0xcb},
@@ -225,7 +226,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, p []byte) {
 		var fresh kvevents.Batch
 		err := kvevents.Decode(p, &fresh)
-		require.Equal(t, (kvevents.Decode(p, used) == nil), err == nil, "%v, then", err)
+		require.Equal(t, err == nil, (kvevents.Decode(p, used) == nil), "%v, then", err)
 		a, b := fmt.Sprintf("%+v", fresh.Events), fmt.Sprintf("%+v", used.Events)
 		require.False(t, a != b && !(len(fresh.Events) == 0 && len(used.Events) == 0), "%s\n%s", a, b)
 		for _, e := range fresh.Events {

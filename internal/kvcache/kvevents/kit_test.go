@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // recorded returns the messages of a real vLLM from a file in testdata: for each

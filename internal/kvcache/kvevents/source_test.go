@@ -12,12 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/engine/zmq"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 	"github.com/pdmesh/pdmesh/sim/testkit/zmqpeer"
 )
 
@@ -282,7 +283,7 @@ func TestReplay_Unavailable(t *testing.T) {
 	for range 6 {
 		got = append(got, <-dialed)
 	}
-	assert.EqualSlices(t, got, []string{"publisher", "replay", "replay", "replay", "publisher", "replay"},
+	assert.Equal(t, []string{"publisher", "replay", "replay", "replay", "publisher", "replay"}, got,
 		"connected to")
 	broken.Store(false)
 	testkit.Until(t, 20*time.Second, s.Status, func(st kvevents.Status) bool {
@@ -297,7 +298,7 @@ func TestSourceWithoutReplay(t *testing.T) {
 	p.batch(t, false)
 	s, l := start(t, p, false)
 	l.want(t, true, "[]")
-	assert.Equal(t, s.Status().State, kvevents.Silent)
+	assert.Equal(t, kvevents.Silent, s.Status().State)
 	p.batch(t, true)
 	p.batch(t, true)
 	l.want(t, true, "[1 2]")
@@ -349,7 +350,7 @@ func TestSource_Complete(t *testing.T) {
 			l.want(t, true, tc.got)
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			assert.Equal(t, l.whole, tc.want, "complete")
+			assert.Equal(t, tc.want, l.whole, "complete")
 		})
 	}
 }
@@ -452,10 +453,10 @@ func TestTail_SubscriptionAfterReplay(t *testing.T) {
 		Backwards: func(last, current uint64) { t.Errorf("backwards from %d to %d", last, current) },
 	}
 	defer background.Start(t.Context(), tail.Run)()
-	assert.Equal(t, <-got, 0, "batch")
+	assert.EqualValues(t, 0, <-got, "batch")
 	p.batch(t, true) // no subscriber yet
 	require.NoError(t, (<-gate).open())
-	assert.Equal(t, <-got, 1, "batch")
+	assert.EqualValues(t, 1, <-got, "batch")
 }
 
 // busy is a handler that applies one batch per receive from apply.
@@ -495,7 +496,7 @@ func TestSource_QueueMemory(t *testing.T) {
 	})
 	close(h.apply)
 	h.want(t, true, fmt.Sprint(want))
-	assert.Equal(t, s.Status().Resets, 1)
+	assert.EqualValues(t, 1, s.Status().Resets)
 	testkit.Eventually(t, 20*time.Second, func() error { // replayed messages leave the queue after the replay
 		if used, _, _ := memory.Stats(); used != 0 {
 			return fmt.Errorf("%d bytes wait", used)

@@ -17,6 +17,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
@@ -25,9 +28,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -52,7 +53,7 @@ func complete(t *testing.T, s *fakevllm.Server, ids []uint32) {
 	resp, err := client.Do(req)
 	require.NoError(t, err)
 	_ = resp.Body.Close() // only the status counts
-	require.Equal(t, resp.StatusCode, http.StatusOK, resp.Status)
+	require.Equal(t, http.StatusOK, resp.StatusCode, resp.Status)
 }
 
 // members is a membership that the test sets.

@@ -7,14 +7,14 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -225,7 +225,7 @@ func TestReference(t *testing.T) {
 					want++
 				}
 			}
-			assert.Equal(t, x.Stats(e.target).Blocks, want, "seed %d: blocks of %v", seed, e.target)
+			assert.Equal(t, want, x.Stats(e.target).Blocks, "seed %d: blocks of %v", seed, e.target)
 		}
 	}
 }
@@ -250,7 +250,7 @@ func TestReset_OtherEngine(t *testing.T) {
 	store(16, 1)
 	x.Apply(target, &kvevents.Batch{Events: []kvevents.Event{{Kind: kvevents.Cleared}}})
 	store(16, 0)
-	assert.Equal(t, x.Stats(target).Blocks, 0, "blocks count that one of two groups has")
+	assert.Equal(t, 0, x.Stats(target).Blocks, "blocks count that one of two groups has")
 }
 
 // TestIndex_ConcurrentUse: requests query the index while events arrive and targets are
@@ -382,7 +382,7 @@ func TestImages(t *testing.T) {
 	x.Apply(e.target, &kvevents.Batch{Events: []kvevents.Event{ev}})
 	out := []int{0}
 	x.Longest(p.keys(), []kvindex.Target{e.target}, out)
-	assert.Equal(t, out[0], 1, "blocks")
+	assert.Equal(t, 1, out[0], "blocks")
 }
 
 // The names of adapters are bounded. A name that was dropped returns with the next block.

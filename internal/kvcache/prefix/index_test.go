@@ -6,9 +6,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // chain returns the borders of a text that is added in parts.
@@ -47,7 +48,7 @@ func TestBlockBoundaries_ByPosition(t *testing.T) {
 		got := a.End(same)
 		assert.True(t, got <= n && n-got <= max(shortest, n/fineness), "of %d bytes in common %d are found", n, got)
 	}
-	assert.NotEqual(t, chain("other", whole).keys[0], a.keys[0], "prompts of two models have something in common")
+	assert.NotEqual(t, a.keys[0], chain("other", whole).keys[0], "prompts of two models have something in common")
 	n := a.Len()
 	assert.True(t, n <= 300, "%d borders", n)
 	if short := chain("m", "abc"); short.Len() != 0 || short.Key(0) == chain("m", "abd").Key(0) || short.Total() != 3 || short.End(0) != 0 {
@@ -128,7 +129,7 @@ func TestIndex_AgainstModel(t *testing.T) {
 		x := NewIndex(indexmem.New(0))
 		m := &model{after: map[Key]Key{}, forked: map[Key]bool{}}
 		for range 3 + int(seed%2)*130 { // also with more than one word of targets
-			require.Equal(t, x.Add(), len(m.held), "numbers in order")
+			require.Equal(t, len(m.held), x.Add(), "numbers in order")
 			m.held = append(m.held, map[Key]*when{})
 		}
 		var prompts []*Chain
@@ -150,17 +151,17 @@ func TestIndex_AgainstModel(t *testing.T) {
 			case 1:
 				x.Remove(target)
 				clear(m.held[target])
-				require.Equal(t, x.Add(), target, "the free place")
+				require.Equal(t, target, x.Add(), "the free place")
 			default:
 				x.Note(target, c, capacity)
 				m.note(target, c, capacity)
 			}
 			m.forget()
 			c = prompts[rng.IntN(len(prompts))]
-			require.Equal(t, x.Lookup(c, longest), m.own(c),
+			require.Equal(t, m.own(c), x.Lookup(c, longest),
 				"seed %d, step %d: the text is its own from border", seed, step)
 			for i := range m.held {
-				require.Equal(t, longest[i], m.longest(i, c), "seed %d, step %d: borders of target %d", seed, step, i)
+				require.Equal(t, m.longest(i, c), longest[i], "seed %d, step %d: borders of target %d", seed, step, i)
 			}
 		}
 		borders := 0
@@ -188,7 +189,7 @@ func TestIndex_Evict(t *testing.T) {
 	}
 	x.Note(a, prompts[0], 0) // used again
 	all := x.Memory()
-	assert.Equal(t, memory.Used(indexmem.Prompts), int64(all), "bytes reported of %d", all)
+	assert.Equal(t, int64(all), memory.Used(indexmem.Prompts), "bytes reported of %d", all)
 	each := int64(all) / 30
 	for range 10 {
 		tick, ok := x.Oldest()
@@ -200,7 +201,7 @@ func TestIndex_Evict(t *testing.T) {
 	longest := make([]int, 2)
 	for i, c := range prompts {
 		x.Lookup(c, longest)
-		assert.Equal(t, longest[a]+longest[b] > 0, i == 0 || i > 10, "prompt %d is known", i)
+		assert.Equal(t, i == 0 || i > 10, longest[a]+longest[b] > 0, "prompt %d is known", i)
 	}
 }
 

@@ -4,10 +4,11 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // A prompt that one proxy has placed is found by another proxy
@@ -53,7 +54,7 @@ func TestPlacements(t *testing.T) {
 	// The prompt diverges within its last part.
 	got = look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000)))
 	assert.True(t, got[a] >= first.Len()-2 && got[a] < first.Len(), "another end: %v of %d", got, first.Len())
-	assert.Equal(t, look(chain("m", text(5, 20_000)))[a], 0, "a prompt that no proxy has placed")
+	assert.Equal(t, 0, look(chain("m", text(5, 20_000)))[a], "a prompt that no proxy has placed")
 	x.targets[a].capacity = 25_000
 	x.AddRemote(a, &list[0])
 	got = look(first)
@@ -82,8 +83,8 @@ func TestRemoteAndNoted(t *testing.T) {
 	x.Clear(a)
 	longest := make([]int, 2)
 	x.Deepest(c, longest)
-	assert.Equal(t, longest[a], 0, "%v, want nothing of the one that was forgotten", longest)
-	assert.Equal(t, longest[b], c.Len(), "%v, want nothing of the one that was forgotten", longest)
+	assert.Equal(t, 0, longest[a], "%v, want nothing of the one that was forgotten", longest)
+	assert.Equal(t, c.Len(), longest[b], "%v, want nothing of the one that was forgotten", longest)
 	x.Clear(b)
 	assert.True(t, x.Borders() == 0 && len(x.root) == 0 && len(x.remote) == 0,
 		"%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
@@ -130,7 +131,7 @@ func TestPlacementsBounds(t *testing.T) {
 func mustReceive(t *testing.T, p *Placements, model uint32) []Placed {
 	t.Helper()
 	list, _ := p.Since(0, model)
-	require.NotEqual(t, len(list), 0, "nothing was received")
+	require.NotEqual(t, 0, len(list), "nothing was received")
 	return list
 }
 

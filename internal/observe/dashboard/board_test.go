@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
@@ -26,9 +28,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -170,7 +171,7 @@ func TestSnapshotThenDiffs(t *testing.T) {
 		synctest.Wait()
 		names, all = read(t, v)
 		require.Len(t, names, 1)
-		require.Equal(t, names[0], "diff")
+		require.Equal(t, "diff", names[0])
 		m := all[0]
 		if len(m.Rows) != 2 || string(m.Rows["decode/10.0.0.2:1"]) != "null" || !strings.Contains(string(m.Rows["decode/10.0.0.3:1"]), `"connector":"nixl","weight":100,`) {
 			t.Errorf("rows %s", m.Rows)
@@ -192,7 +193,7 @@ func TestViewers_ShareOneCollector(t *testing.T) {
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, s.lists.Load(), 0, "entries were listed without viewers")
+		assert.EqualValues(t, 0, s.lists.Load(), "entries were listed without viewers")
 		var all []*viewer
 		for range maxViewers {
 			all = append(all, join(t, b))
@@ -212,7 +213,7 @@ func TestViewers_ShareOneCollector(t *testing.T) {
 		before := s.lists.Load()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, s.lists.Load(), before, "entries were listed after all had left")
+		assert.Equal(t, before, s.lists.Load(), "entries were listed after all had left")
 	})
 }
 
@@ -335,7 +336,7 @@ func TestEtcdInTheFeed(t *testing.T) {
 				got = append(got, c.Text)
 			}
 		}
-		assert.Equal(t, strings.Join(got, "; "), "is suspect; is stale; responds again, and the watch is up to date",
+		assert.Equal(t, "is suspect; is stale; responds again, and the watch is up to date", strings.Join(got, "; "),
 			got)
 	})
 }
@@ -352,9 +353,9 @@ func TestTenure(t *testing.T) {
 		var old, fresh Row
 		_, _ = json.Unmarshal(all[0].Rows["prefill/10.0.0.1:1"], &old), json.Unmarshal(all[0].Rows["decode/10.0.0.2:1"], &fresh)
 		now := time.Now().UnixMilli()
-		assert.Equal(t, now-old.Since, time.Hour.Milliseconds())
+		assert.Equal(t, time.Hour.Milliseconds(), now-old.Since)
 		assert.True(t, old.AtLeast)
-		assert.Equal(t, fresh.Since, now, "a new lease")
+		assert.Equal(t, now, fresh.Since, "a new lease")
 		assert.False(t, fresh.AtLeast, "a new lease")
 	})
 }
@@ -373,7 +374,7 @@ func TestNames(t *testing.T) {
 		f.rows[name] = json.RawMessage("{}")
 		got = append(got, name)
 	}
-	assert.Equal(t, strings.Join(got, ", "), "decode/a:1, decode/a:1 pending, decode/b:1, decode/b:1 2", got)
+	assert.Equal(t, "decode/a:1, decode/a:1 pending, decode/b:1, decode/b:1 2", strings.Join(got, ", "), got)
 }
 
 // The stream over HTTP: its headers, its format, and its end when the proxy stops.
@@ -513,13 +514,13 @@ func TestFiguresOfAllProxies_Outdated(t *testing.T) {
 			}
 			return parts[part]
 		}
-		require.Equal(t, after(2*step*time.Second, "fleet"), "true", "figures of all proxies")
+		require.Equal(t, "true", after(2*step*time.Second, "fleet"), "figures of all proxies")
 		s.mu.Lock()
 		s.broken = errors.New("no answer")
 		s.mu.Unlock()
-		assert.Equal(t, after(currentFor+2*step*time.Second, "fleet"), "false",
+		assert.Equal(t, "false", after(currentFor+2*step*time.Second, "fleet"),
 			"figures of all proxies %s after etcd was lost", currentFor)
-		assert.Contains(t, parts["proxies"], `"id":"a"`, `"error":"no answer"`)
+		testkit.Contains(t, parts["proxies"], `"id":"a"`, `"error":"no answer"`)
 	})
 }
 
@@ -542,7 +543,7 @@ func TestLost(t *testing.T) {
 			for _, l := range list {
 				got = append(got, string(l.Role)+"/"+l.Address)
 			}
-			assert.EqualSlices(t, got, want, "lost")
+			assert.Equal(t, want, got, "lost")
 		}
 		s.set(4, p, d1, d2, drained)
 		check()
@@ -575,6 +576,6 @@ func TestEjectedInFeed(t *testing.T) {
 				texts = append(texts, c.Text)
 			}
 		}
-		assert.EqualSlices(t, texts, []string{"is ejected: refused", "is no longer ejected"})
+		assert.Equal(t, []string{"is ejected: refused", "is no longer ejected"}, texts)
 	})
 }

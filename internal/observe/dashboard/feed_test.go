@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The feed describes the changes of an instance.
@@ -57,11 +58,11 @@ func TestFeed_InstanceChanges(t *testing.T) {
 	} {
 		var got []string
 		for _, c := range changes(tc.was, tc.is) {
-			assert.Equal(t, c.Who, "a:1", tc.name)
-			assert.Equal(t, c.Role, instance.Decode, tc.name)
+			assert.Equal(t, "a:1", c.Who, tc.name)
+			assert.Equal(t, instance.Decode, c.Role, tc.name)
 			got = append(got, c.Kind+" "+c.Text)
 		}
-		assert.Equal(t, strings.Join(got, "; "), tc.want, tc.name)
+		assert.Equal(t, tc.want, strings.Join(got, "; "), tc.name)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"regexp"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // largest is the limit for the bytes of the whole page.
@@ -24,7 +24,7 @@ func TestPage(t *testing.T) {
 	for name, want := range map[string]string{
 		"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Content-Type": "text/html; charset=utf-8",
 	} {
-		assert.Equal(t, h.Get(name), want, name)
+		assert.Equal(t, want, h.Get(name), name)
 	}
 	policy := h.Get("Content-Security-Policy")
 	for _, want := range []string{"default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "require-trusted-types-for 'script'"} {

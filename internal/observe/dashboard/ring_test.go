@@ -5,7 +5,7 @@ import (
 	"math"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 func TestRingKeepsTheLast(t *testing.T) {

@@ -3,8 +3,9 @@ package doctor
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // An adapter that a static instance has unloaded since its record was written is not a wrong model.
@@ -26,6 +27,6 @@ func TestMissingModel(t *testing.T) {
 		"static, of an old file": {agent, 0, []string{"base"}, ""},
 	} {
 		in := &instance.Instance{Lease: tc.lease, Record: tc.rec}
-		assert.Equal(t, missing(in, instance.Facts{Models: tc.now}), tc.want, name)
+		assert.Equal(t, tc.want, missing(in, instance.Facts{Models: tc.now}), name)
 	}
 }

@@ -10,14 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/figures"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -113,7 +114,7 @@ func TestFleet(t *testing.T) {
 	h.Add(first)
 	f := h.Fleet()
 	want := instance.ListedQueue{Model: "chat", Mode: "on", Waiting: map[string]int{"batch": 6}, Keys: map[string]int{"a": 4, "": 2}, Oldest: 1.5, Saturation: map[instance.Role]float64{instance.Decode: .5}}
-	assert.NoDiff(t, []instance.ListedQueue{want}, f.Queues)
+	assert.Empty(t, cmp.Diff([]instance.ListedQueue{want}, f.Queues))
 	refused := f.Counts(figures.QueueRefused)[figures.Series{Name: figures.QueueRefused, Label: "batch\nfull"}]
 	is(t, "refused by the queue", &refused, 6)
 	is(t, "in flight", f.Gauge(figures.Of(figures.InFlight, decode)), 4)

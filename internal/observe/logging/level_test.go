@@ -6,9 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestLevel_ConcurrentChange(t *testing.T) {
@@ -42,5 +43,5 @@ func TestLevel_ConcurrentChange(t *testing.T) {
 	if strings.Contains(got, "before") || !strings.Contains(got, "during") || strings.Contains(got, "after") {
 		t.Errorf("the log:\n%s", got)
 	}
-	assert.Equal(t, strings.Count(got, "the log level is"), 5, "changes are logged:\n%s", got)
+	assert.Equal(t, 5, strings.Count(got, "the log level is"), "changes are logged:\n%s", got)
 }

@@ -9,11 +9,11 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -38,7 +38,7 @@ func TestNewLevels(t *testing.T) {
 			t.Parallel()
 			log, err := logging.New(&bytes.Buffer{}, tt.level, "")
 			require.NoError(t, err)
-			assert.Equal(t, log.GetLevel(), tt.want)
+			assert.Equal(t, tt.want, log.GetLevel())
 		})
 	}
 }
@@ -66,7 +66,7 @@ func TestTextKeepsOneLinePerEntry(t *testing.T) {
 	require.NoError(t, err)
 	log.WithField(logging.FieldInstance, "10.0.0.1:8000\x1b[31m\nlevel=error").Info("first\nsecond")
 	log.Debug("not shown")
-	assert.Equal(t, strings.Count(out.String(), "\n"), 1,
+	assert.Equal(t, 1, strings.Count(out.String(), "\n"),
 		"lines, want 1: a value must not be able to forge a line: %q", out.String())
 	assert.NotContains(t, out.String(), "\x1b")
 	assert.Contains(t, out.String(), "instance=")
@@ -82,7 +82,7 @@ func TestJSONLinesParse(t *testing.T) {
 	require.NoError(t, json.Unmarshal(out.Bytes(), &line), "in %q", out.String())
 	want := map[string]any{"level": "warning", "msg": "registering again", logging.FieldRevision: 42.0, logrus.ErrorKey: "lease lost"}
 	for k, v := range want {
-		assert.Equal(t, line[k], v, k)
+		assert.Equal(t, v, line[k], k)
 	}
 }
 

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // gate lets writes through while it is open.
@@ -55,7 +56,7 @@ func TestQueueWithAStalledOutput(t *testing.T) {
 		t.Errorf("%d lines came, %d were lost, the last is %.40q", len(got), lost, last)
 	}
 	for i, l := range got[:len(got)-1] {
-		require.Equal(t, l, fmt.Sprintf("%06d %s", i, line), "line %d", i)
+		require.Equal(t, fmt.Sprintf("%06d %s", i, line), l, "line %d", i)
 	}
 }
 

@@ -5,13 +5,13 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // TestIndexMemory: the memory of the indexes and its limit are exported even without a prompt.
@@ -61,6 +61,6 @@ func TestModelsWithTheSameLabel(t *testing.T) {
 	}.Register(reg)
 	got := gathered(t, reg)
 	for series, want := range map[string]float64{"pd_queue_bytes other": 4, "pd_queue_bytes " + instance.Printable(long, 200): 6} {
-		assert.Equal(t, got[series], want, series)
+		assert.Equal(t, want, got[series], series)
 	}
 }

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestRequestsAreCountedByKind(t *testing.T) {
@@ -38,7 +38,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 		"pd_request_duration_seconds /v1/completions": 1600, "pd_request_duration_seconds /v1/chat/completions": 800,
 		"pd_time_to_first_token_seconds /v1/completions pair": 800, "pd_time_to_first_token_seconds /v1/chat/completions decode_only": 0,
 	} {
-		assert.Equal(t, counts[name], n, "counts of %s", name)
+		assert.Equal(t, n, counts[name], "counts of %s", name)
 	}
 }
 
@@ -84,7 +84,7 @@ func TestStages_ByRole(t *testing.T) {
 		"/moved decode decode", "/moved prefill prefill", "/moved prefill queue",
 		"/alone decode_only", "/lost pair", "/moved pair",
 	}
-	assert.EqualSlices(t, got, want, "counted\n, want")
+	assert.Equal(t, want, got, "counted\n, want")
 }
 
 // Counting must not allocate: it happens for every request.

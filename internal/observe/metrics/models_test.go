@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -15,8 +17,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // gathered returns the values of counters and gauges, and the counts of histograms, by name and label values.
@@ -141,7 +141,7 @@ func TestModels_LabelOfAnAdapter(t *testing.T) {
 		}
 		fleet.set(member(instance.Decode, "d:1", instance.Ready, "base", "y"))
 		m.Done(answered("y"))
-		assert.Equal(t, gathered(t, reg)["pd_model_requests_total y ok"], 1, name)
+		assert.EqualValues(t, 1, gathered(t, reg)["pd_model_requests_total y ok"], name)
 	}
 }
 

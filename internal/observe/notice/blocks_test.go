@@ -3,8 +3,9 @@ package notice_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func blocks(size int) func(*instance.Instance) {
@@ -31,6 +32,6 @@ func TestBlocksOfDifferentSizes(t *testing.T) {
 		{"prefill does not say", []*instance.Instance{in(p, "p:1"), in(d, "d:1", blocks(16))}, ""},
 		{"of another connector", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), connector("plain"))}, ""},
 	} {
-		assert.Equal(t, newFleet(tc.list...).words(), tc.want, tc.name)
+		assert.Equal(t, tc.want, newFleet(tc.list...).words(), tc.name)
 	}
 }

@@ -4,9 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A notice reports KV events that cannot be followed, with the reason.

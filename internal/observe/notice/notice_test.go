@@ -9,12 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -155,7 +156,7 @@ func TestNotices_Membership(t *testing.T) {
 			for _, address := range tc.out {
 				f.out[address] = true
 			}
-			assert.Equal(t, f.words(), tc.want)
+			assert.Equal(t, tc.want, f.words())
 		})
 	}
 }
@@ -166,7 +167,7 @@ func TestView_NamesHungInstances(t *testing.T) {
 	f := newFleet(in(instance.Prefill, "a:1"), in(instance.Prefill, "a:2"), in(instance.Decode, "b:1"), in(instance.Decode, "b:2"))
 	f.out["a:1"], f.out["b:2"], f.hung["b:2"] = true, true, true
 	const want = "decode b:2 is ejected: hung: no request made progress for 6s. It returns when a trial request succeeds; if none does, restart its engine"
-	assert.Equal(t, f.words(), want)
+	assert.Equal(t, want, f.words())
 }
 
 // Refusals of the proxy's key and of certificates are reported until they are old or the instance has left.
@@ -183,7 +184,7 @@ func TestView_NamesRefusals(t *testing.T) {
 		fail(instance.Prefill, "a:1", leg.Lost)
 		const key = "engines have refused the key of this proxy in the last 5 minutes: decode/b:1, decode/b:2. Correct --engine-api-key\n"
 		const tls = "TLS with engines failed in the last 5 minutes: prefill/a:1. The log of this proxy has the reasons"
-		assert.Equal(t, f.words(), key+tls)
+		assert.Equal(t, key+tls, f.words())
 		f.snapshot = instance.NewSnapshot(2, f.snapshot.All()[:1])
 		if got := f.words(); strings.Contains(got, "key of this proxy") || !strings.Contains(got, tls) {
 			t.Errorf("after decode has left: %q", got)
@@ -240,7 +241,7 @@ func TestNotServing(t *testing.T) {
 				t.Errorf("without a fallback: %q, want %q", got, tc.noPair)
 			}
 			v.Fallback = true
-			assert.Equal(t, v.NotServing(), tc.nothing, "with a fallback")
+			assert.Equal(t, tc.nothing, v.NotServing(), "with a fallback")
 		})
 	}
 	assert.Contains(t, (notice.View{Snapshot: instance.NewSnapshot(0, nil)}).NotServing(), "has not been read yet")
@@ -261,15 +262,15 @@ func TestNotices_DecodeOnlyRequests(t *testing.T) {
 	for range 9 {
 		f.counts.Done(alone("small_uncached")) // because decode-only is faster
 	}
-	assert.Equal(t, f.words(), "", "after a few")
+	assert.Equal(t, "", f.words(), "after a few")
 	for range 3 {
 		f.counts.Done(alone("no_handover"))
 	}
 	f.counts.Done(alone("no_prefill")) // before the prefill instance was registered
 	const want = "1 prefill instance is ready, but each of the last 7 requests was served by decode alone: 4 n (several answers to one prompt), 3 no_handover (prefill offered no KV transfer)"
-	assert.Equal(t, f.words(), want)
+	assert.Equal(t, want, f.words())
 	f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
-	assert.Equal(t, f.words(), "", "after a pair")
+	assert.Equal(t, "", f.words(), "after a pair")
 }
 
 // A notice reports an instance whose connector transfers nothing, until it does or the
@@ -285,20 +286,20 @@ func TestNotices_NoTransfer(t *testing.T) {
 	}
 	lose(bad, 2)
 	f.counts.Handed(good, true)
-	assert.Equal(t, f.words(), "", "after two")
+	assert.Equal(t, "", f.words(), "after two")
 	lose(bad, 1)
 	const want = "prefill 10.0.0.1:8000 (nixl) has sent no transfer params in its last 3 answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?"
-	assert.Equal(t, f.words(), want)
+	assert.Equal(t, want, f.words())
 	f.counts.Handed(bad, true)
-	assert.Equal(t, f.words(), "", "handed over")
+	assert.Equal(t, "", f.words(), "handed over")
 	lose(bad, 3)
 	next := in(instance.Prefill, "10.0.0.1:8000", func(i *instance.Instance) { i.Record.ID = "second" })
 	f.snapshot = instance.NewSnapshot(2, []*instance.Instance{next, good, d})
-	assert.Equal(t, f.words(), "", "in another life")
+	assert.Equal(t, "", f.words(), "in another life")
 	lose(next, 3)
-	assert.Equal(t, f.words(), want, "after the restart")
+	assert.Equal(t, want, f.words(), "after the restart")
 	f.snapshot = instance.NewSnapshot(3, []*instance.Instance{good, d})
-	assert.Equal(t, f.words(), "", "after it left")
+	assert.Equal(t, "", f.words(), "after it left")
 }
 
 // The number and the length of notices are bounded.
@@ -339,5 +340,5 @@ func TestCounts_ConcurrentRequests(t *testing.T) {
 	all.Wait()
 	f.counts.Handed(p, true)
 	f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
-	assert.Equal(t, f.words(), "")
+	assert.Equal(t, "", f.words())
 }

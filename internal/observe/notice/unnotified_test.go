@@ -4,10 +4,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Keys of a former etcd that proxies keep are reported, because etcd, and so pdctl, lacks them.
@@ -34,5 +35,5 @@ func TestUnnotified(t *testing.T) {
 	want := "no decode instance is registered: nothing is served\n" +
 		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
 		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"
-	assert.Equal(t, strings.Join(got, "\n"), want, got)
+	assert.Equal(t, want, strings.Join(got, "\n"), got)
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/observe/sdnotify"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -50,7 +50,7 @@ func TestWithoutSystemd(t *testing.T) {
 	err := sdnotify.Send(daemon.SdNotifyReady)
 	assert.True(t, err == nil && !sdnotify.Enabled(), err)
 	sdnotify.Watchdog(t.Context(), "agent", sane, log)
-	assert.Equal(t, out.String(), "")
+	assert.Equal(t, "", out.String())
 	setenv(t, filepath.Join(t.TempDir(), "missing"), "10s")
 	assert.Error(t, sdnotify.Send(daemon.SdNotifyReady), "no error without a listener")
 	sdnotify.Watchdog(t.Context(), "agent", sane, log)
@@ -103,7 +103,7 @@ func TestWatchdog_Hangs(t *testing.T) {
 	rounds()
 	before := s.Count(daemon.SdNotifyWatchdog)
 	rounds()
-	assert.Equal(t, s.Count(daemon.SdNotifyWatchdog), before, "pings while sane hangs")
+	assert.Equal(t, before, s.Count(daemon.SdNotifyWatchdog), "pings while sane hangs")
 	hangs.Store(false)
 	pings(2)
 	await(1)

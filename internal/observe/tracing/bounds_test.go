@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/collector"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // openTo returns a tracer that samples every request and sends to a collector. Its log goes to
@@ -103,7 +103,7 @@ func TestCollector_LongRefusal(t *testing.T) { //nolint:paralleltest // the log 
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
 	tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
 	require.NoError(t, tracer.Close(t.Context()))
-	assert.Equal(t, tracer.Dropped(), 1, "spans were dropped, want 1")
+	assert.EqualValues(t, 1, tracer.Dropped(), "spans were dropped, want 1")
 	got := lines.String()
 	assert.True(t, len(got) <= 2000 && strings.Contains(got, "quota exceeded"), "%d bytes: %.300s", len(got), got)
 }

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai/form"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 var nameParam = regexp.MustCompile(`(?i) name=`)

@@ -6,11 +6,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/form"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // recordedForm is a form and the answer of vLLM 0.32 to it; test/real records it again.
@@ -153,7 +154,7 @@ func TestFileNames(t *testing.T) {
 	} {
 		body := "--B\r\nContent-Disposition: form-data; " + tc.disposition + "\r\n\r\n{\"kv_transfer_params\":1}\r\n--B--\r\n"
 		_, err := form.Parse([]string{"multipart/form-data; boundary=B"}, []byte(body))
-		assert.Equal(t, err == nil, tc.accepted, "%s: %v", tc.disposition, err)
+		assert.Equal(t, tc.accepted, err == nil, "%s: %v", tc.disposition, err)
 	}
 }
 

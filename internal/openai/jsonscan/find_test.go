@@ -3,8 +3,9 @@ package jsonscan_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestTopLevel(t *testing.T) {
@@ -26,8 +27,8 @@ func TestTopLevel(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			got, err := jsonscan.TopLevel([]byte(tc.body), "k")
-			require.Equal(t, string(got), tc.want, err)
-			require.Equal(t, err != nil, tc.bad, err)
+			require.Equal(t, tc.want, string(got), err)
+			require.Equal(t, tc.bad, err != nil, err)
 		})
 	}
 }

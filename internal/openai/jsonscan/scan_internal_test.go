@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // Strings have every length around the strides, and end or become invalid at every position.
@@ -21,7 +21,7 @@ func TestStringsOfEveryLength(t *testing.T) {
 				tok := []byte(`"` + text + `"`)
 				s := Scanner{Text: tok}
 				end, err := s.str(0)
-				require.Equal(t, json.Valid(tok), err == nil, "%q: %v, encoding/json says", tok, err)
+				require.Equal(t, err == nil, json.Valid(tok), "%q: %v, encoding/json says", tok, err)
 				require.False(t, err == nil && end != len(tok), "%q ends at %d, want %d", tok, end, len(tok))
 			}
 		}

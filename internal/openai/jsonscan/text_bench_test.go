@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 // texts returns the kinds of text that strings of a request contain.
@@ -38,7 +38,7 @@ func BenchmarkText(b *testing.B) {
 			b.SetBytes(int64(want))
 			for b.Loop() {
 				n, _ := text(body)
-				require.Equal(b, n, want)
+				require.Equal(b, want, n)
 			}
 		})
 	}

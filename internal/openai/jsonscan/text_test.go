@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // plain is a reference for text that reads byte by byte.
@@ -61,7 +62,7 @@ func TestSpecial(t *testing.T) {
 			}
 		}
 		got := bits.TrailingZeros64(special(binary.LittleEndian.Uint64(w[:]))&highBits) >> 3
-		require.Equal(t, got, want, "%q: first special byte at", w)
+		require.Equal(t, want, got, "%q: first special byte at", w)
 	}
 	for c := range 256 {
 		for at := range 8 {

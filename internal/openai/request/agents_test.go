@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestResponsesAndMessagesAreRead(t *testing.T) {

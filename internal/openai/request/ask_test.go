@@ -9,9 +9,10 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // steeringFields are the fields by which a client could steer transfers between engines, as engines read
@@ -121,7 +122,7 @@ func TestEngineQuery_PlainMistakes(t *testing.T) {
 		{"not UTF-8", "{\"prompt\":\"\xff\"", false},
 		{"large", `{"prompt":"` + strings.Repeat("x", 64<<10), false},
 	} {
-		assert.Equal(t, request.MayAsk([]byte(tc.body)), tc.want, tc.name)
+		assert.Equal(t, tc.want, request.MayAsk([]byte(tc.body)), tc.name)
 	}
 }
 

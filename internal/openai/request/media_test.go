@@ -4,10 +4,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMedia(t *testing.T) {
@@ -39,6 +40,6 @@ func TestMedia(t *testing.T) {
 	} {
 		r, err := request.Parse(tc.kind, []byte(tc.body))
 		require.NoError(t, err, tc.body)
-		assert.Equal(t, r.Media(), tc.want, "%s: %v", tc.body, !tc.want)
+		assert.Equal(t, tc.want, r.Media(), "%s: %v", tc.body, !tc.want)
 	}
 }

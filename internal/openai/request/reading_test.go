@@ -7,9 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestReading(t *testing.T) {
@@ -34,7 +35,7 @@ func TestReading(t *testing.T) {
 			r, _ := request.Parse(tc.kind, []byte(tc.body)) // a refused request can be read as well
 			var room [2][]byte
 			head, prompt, _ := r.Reading(room[:])
-			assert.Equal(t, string(bytes.Join(append(head, prompt), nil)), tc.want)
+			assert.Equal(t, tc.want, string(bytes.Join(append(head, prompt), nil)))
 		})
 	}
 }

@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestParseRequestReads(t *testing.T) {
@@ -149,8 +150,8 @@ func TestEdit(t *testing.T) {
 			r, err := request.ParseOther([]byte(tc.body))
 			require.NoError(t, err)
 			b := tc.edit(r).Body()
-			require.Equal(t, string(b.Bytes()), tc.want)
-			require.Equal(t, b.Len(), int64(len(tc.want)), "Len", len(tc.want))
+			require.Equal(t, tc.want, string(b.Bytes()))
+			require.Equal(t, int64(len(tc.want)), b.Len(), "Len", len(tc.want))
 		})
 	}
 }

@@ -3,9 +3,10 @@ package request_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestTokensTell(t *testing.T) {
@@ -16,7 +17,7 @@ func TestTokensTell(t *testing.T) {
 	} {
 		for kind, returned := range map[openai.Kind]bool{openai.Chat: true, openai.Completion: true, openai.Messages: false, openai.Responses: false} {
 			r, _ := request.Parse(kind, []byte(body)) // a refused request is parsed as well
-			assert.Equal(t, r.TokensIdentifyCache(), want && returned, "%s on %v", body, kind)
+			assert.Equal(t, want && returned, r.TokensIdentifyCache(), "%s on %v", body, kind)
 		}
 	}
 }

@@ -4,8 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestHasCachedTokens(t *testing.T) {
@@ -13,6 +14,6 @@ func TestHasCachedTokens(t *testing.T) {
 	for _, s := range []string{
 		"", "_", name, name[1:], name[:len(name)-1], `"cached_token"`, `"Cached_tokens"`, `'cached_tokens'`, `{"prompt_tokens":1}`, strings.Repeat("_", 300) + name + "_",
 	} {
-		assert.Equal(t, HasCachedTokens(openai.Chat, []byte(s)), strings.Contains(s, name), "HasCachedTokens(%q)", s)
+		assert.Equal(t, strings.Contains(s, name), HasCachedTokens(openai.Chat, []byte(s)), "HasCachedTokens(%q)", s)
 	}
 }

@@ -3,9 +3,10 @@ package response_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestTokensOf(t *testing.T) {
@@ -35,7 +36,7 @@ func TestTokensOf(t *testing.T) {
 		{"no JSON", openai.Chat, `{"usage":{"prompt`, response.Tokens{}},
 		{"nothing", openai.Chat, ``, response.Tokens{}},
 	} {
-		assert.Equal(t, response.TokensOf(tc.kind, []byte(tc.body)), tc.want, tc.name)
+		assert.Equal(t, tc.want, response.TokensOf(tc.kind, []byte(tc.body)), tc.name)
 		assert.False(t, (tc.want != response.Tokens{}) && tc.name != "response" && !response.MayReport([]byte(tc.body)),
 			"%s: it may report nothing", tc.name)
 	}
@@ -43,6 +44,6 @@ func TestTokensOf(t *testing.T) {
 		`{"finish_reason":null,"stop_reason":null}`: false, `{"finish_reason": "stop"}`: true, `{"finish_reason":null,"stop_reason":"x"}`: true,
 		`{"text":"\"finish_reason\":\"stop\""}`: false, `_reason":`: false, ``: false,
 	} {
-		assert.Equal(t, response.MayReport([]byte(body)), want, "%s: may report", body)
+		assert.Equal(t, want, response.MayReport([]byte(body)), "%s: may report", body)
 	}
 }

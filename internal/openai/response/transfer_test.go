@@ -3,9 +3,10 @@ package response_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestTransferParams_Hidden(t *testing.T) {
@@ -32,13 +33,13 @@ func TestTransferParams_Hidden(t *testing.T) {
 		if got := response.HideTransferParams(tc.kind, said); string(got) != tc.want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.kind.Path(), tc.said, got, tc.want)
 		}
-		assert.Equal(t, string(said), tc.said, "was changed in place")
+		assert.Equal(t, tc.said, string(said), "was changed in place")
 	}
 	for text, want := range map[string]bool{
 		`{"text":"kv_transfer_params\""}`: false, `{"kv_transfer_params":null,"ec_transfer_params" : null}`: false, kv: true,
 		`{"kv_transfer_params":null,"ec_transfer_params":{}}`: true,
 	} {
-		assert.Equal(t, response.MayHaveTransferParams([]byte(text)), want,
+		assert.Equal(t, want, response.MayHaveTransferParams([]byte(text)),
 			"%s: there is something to hide: %v", text, !want)
 	}
 }

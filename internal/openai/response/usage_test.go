@@ -4,9 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestCachedTokens(t *testing.T) {
@@ -34,12 +35,12 @@ func TestCachedTokens(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			assert.Equal(t, response.CachedTokens(openai.Chat, []byte(tc.body)), tc.cached)
+			assert.Equal(t, tc.cached, response.CachedTokens(openai.Chat, []byte(tc.body)))
 			want := tc.set
 			if want == "" {
 				want = tc.body
 			}
-			assert.Equal(t, string(response.SetCachedTokens(openai.Chat, []byte(tc.body), prefills)), want)
+			assert.Equal(t, want, string(response.SetCachedTokens(openai.Chat, []byte(tc.body), prefills)))
 			if strings.Contains(tc.body, "\n") {
 				return
 			}
@@ -84,7 +85,7 @@ func TestCachedTokensOfAgents(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			assert.Equal(t, response.CachedTokens(tc.kind, []byte(tc.body)), tc.cached)
+			assert.Equal(t, tc.cached, response.CachedTokens(tc.kind, []byte(tc.body)))
 			want := tc.set
 			if want == "" {
 				want = tc.body

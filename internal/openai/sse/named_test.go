@@ -5,9 +5,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func named(name, data string) string { return "event: " + name + "\ndata: " + data + "\n\n" }

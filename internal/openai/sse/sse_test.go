@@ -3,9 +3,10 @@ package sse_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestClassify(t *testing.T) {
@@ -42,8 +43,8 @@ func TestClassify(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			class, code := sse.Classify(openai.Chat, []byte(tc.event))
-			require.Equal(t, class, tc.class, "Classify(%q)", tc.event)
-			require.Equal(t, code, tc.code, "Classify(%q)", tc.event)
+			require.Equal(t, tc.class, class, "Classify(%q)", tc.event)
+			require.Equal(t, tc.code, code, "Classify(%q)", tc.event)
 		})
 	}
 }

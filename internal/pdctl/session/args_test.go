@@ -5,8 +5,9 @@ import (
 	"io"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // A command that reads from a terminal or a pipe ends when a signal cancels its context.

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -94,7 +96,7 @@ func TestDiff(t *testing.T) {
 			for _, c := range diff(instance.NewSnapshot(2, tc.prev), instance.NewSnapshot(9, tc.next)) {
 				got = append(got, c.kind+" "+itoa(c.revision)+" "+c.in.Address+" "+strings.Join(c.what, "; "))
 			}
-			assert.NoDiff(t, tc.want, got)
+			assert.Empty(t, cmp.Diff(tc.want, got))
 		})
 	}
 }
@@ -123,7 +125,7 @@ func TestListTable(t *testing.T) {
 		`decode  b:\u202e1  rejected            -    -          100     leased  m                plain (default)  broken` + "\n" +
 		`decode  c:1        draining (down)     -    3          100     leased  m                plain (default)  its engine fails the probes of its agent` + "\n" +
 		`decode  d:1        cordoned (ejected)  3h   -          100     leased  m                plain (default)  -`
-	assert.NoDiff(t, want, listTable(entries, false).Render())
+	assert.Empty(t, cmp.Diff(want, listTable(entries, false).Render()))
 	for name, want := range map[string]string{"state": "d:1", "age": "d:1", "revision": "a:1"} {
 		err := sortBy(entries, name)
 		assert.True(t, err == nil && entries[0].Address == want, "by %s: %s, %v", name, entries[0].Address, err)

@@ -10,9 +10,10 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/jedib0t/go-pretty/v6/text"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // testModel is a model with two prefill and three decode instances, one of them drained.
@@ -75,7 +76,7 @@ func (m *testModel) screen() string {
 // shows fails the test unless the screen contains all texts.
 func (m *testModel) shows(texts ...string) {
 	m.t.Helper()
-	assert.Contains(m.t, m.screen(), texts...)
+	testkit.Contains(m.t, m.screen(), texts...)
 }
 
 // addresses returns the addresses on the screen, from top to bottom.

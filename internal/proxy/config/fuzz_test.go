@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // tryArgs is load for tests in which the command line may be wrong.
@@ -76,7 +76,7 @@ func FuzzArgs(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		args := strings.Split(text, "\n")
 		ours := config.NormalizeArgs(slices.Clone(args))
-		require.EqualSlices(t, config.NormalizeArgs(slices.Clone(ours)), ours, "%q, written again", args)
+		require.Equal(t, ours, config.NormalizeArgs(slices.Clone(ours)), "%q, written again", args)
 		before, lists := words(args)
 		if after, still := words(ours); !slices.Equal(before, after) || !slices.Equal(lists, still) {
 			t.Fatalf("%q and %q became %q and %q", before, lists, after, still)
@@ -85,7 +85,7 @@ func FuzzArgs(f *testing.F) {
 			return // could read files
 		}
 		if p, err := tryArgs(args); err != nil {
-			require.NotEqual(t, strings.TrimSpace(err.Error()), "", "%q is refused without an error", args)
+			require.NotEqual(t, "", strings.TrimSpace(err.Error()), "%q is refused without an error", args)
 		} else if len(p.Prefill) != len(slices.Compact(slices.Sorted(slices.Values(p.Prefill)))) {
 			t.Fatalf("%q names %q", args, p.Prefill)
 		}

@@ -12,13 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -80,7 +81,7 @@ func TestDefaults(t *testing.T) {
 		Roles:     config.Roles{AutoRoles: config.AutoRolesOff, TTFTTarget: 2 * time.Second},
 		Records:   config.Records{AccessLog: true, MetricsModels: 100, LogLevel: "info", LogFormat: "text"},
 	}
-	assert.NoDiff(t, want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
+	assert.Empty(t, cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })))
 }
 
 // Lists of names may be written as for vLLM, like other lists, or as in YAML.
@@ -125,8 +126,8 @@ func TestPolicies(t *testing.T) {
 		{map[string]string{"PD_POLICY": "least_loaded"}, "--config " + file, "least_loaded", "session"},
 	} {
 		p := mustLoad(t, tt.env, strings.Fields(tt.args)...)
-		assert.Equal(t, p.PrefillPolicy, tt.prefill, "%v %s: and", tt.env, tt.args)
-		assert.Equal(t, p.DecodePolicy, tt.decode, "%v %s: and", tt.env, tt.args)
+		assert.Equal(t, tt.prefill, p.PrefillPolicy, "%v %s: and", tt.env, tt.args)
+		assert.Equal(t, tt.decode, p.DecodePolicy, "%v %s: and", tt.env, tt.args)
 		var out bytes.Buffer
 		require.NoError(t, p.Print(&out))
 		if !strings.Contains(out.String(), "\nprefill-policy: "+tt.prefill) || !strings.Contains(out.String(), "\ndecode-policy: "+tt.decode) {
@@ -138,25 +139,25 @@ func TestPolicies(t *testing.T) {
 func TestOtherEnvironmentNames(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, map[string]string{"ADMIN_API_KEY": "admin", "OPENAI_API_KEY": "engine"})
-	assert.Equal(t, p.AdminAPIKey, "admin")
-	assert.Equal(t, p.EngineAPIKey, "engine")
+	assert.Equal(t, "admin", p.AdminAPIKey)
+	assert.Equal(t, "engine", p.EngineAPIKey)
 	p = mustLoad(t, map[string]string{"ADMIN_API_KEY": "old", "PD_ADMIN_API_KEY": "new"})
-	assert.Equal(t, p.AdminAPIKey, "new", "admin: PD_ADMIN_API_KEY must win")
+	assert.Equal(t, "new", p.AdminAPIKey, "admin: PD_ADMIN_API_KEY must win")
 }
 
 func TestStateDirectory(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, "--etcd-listen", "localhost:4000")
-	assert.Equal(t, p.EtcdDataDir, "/var/state/pdmesh/etcd-4000")
-	assert.Equal(t, p.EtcdListen, "127.0.0.1:4000")
+	assert.Equal(t, "/var/state/pdmesh/etcd-4000", p.EtcdDataDir)
+	assert.Equal(t, "127.0.0.1:4000", p.EtcdListen)
 	p = mustLoad(t, map[string]string{"XDG_STATE_HOME": "relative"})
-	assert.Equal(t, p.EtcdDataDir, "/home/someone/.local/state/pdmesh/etcd-2379",
+	assert.Equal(t, "/home/someone/.local/state/pdmesh/etcd-2379", p.EtcdDataDir,
 		"data dir: a relative XDG_STATE_HOME must be passed over")
 	_, err := load(t, map[string]string{"HOME": ""})
 	assert.ErrorContains(t, err, "--etcd-data-dir")
 	p = mustLoad(t, map[string]string{"HOME": ""}, "--etcd-endpoints", "127.0.0.1:1")
-	assert.Equal(t, p.EtcdDataDir, "", "data dir with an etcd elsewhere")
-	assert.Equal(t, p.StateDir, "", "state dir without a home")
+	assert.Equal(t, "", p.EtcdDataDir, "data dir with an etcd elsewhere")
+	assert.Equal(t, "", p.StateDir, "state dir without a home")
 	for _, c := range []struct {
 		want string
 		args []string
@@ -166,7 +167,7 @@ func TestStateDirectory(t *testing.T) {
 		{"/here", []string{"--port", "0", "--state-dir", "/here"}},
 		{"", []string{"--state-dir", ""}},
 	} {
-		assert.Equal(t, mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, c.args...).StateDir, c.want,
+		assert.Equal(t, c.want, mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, c.args...).StateDir,
 			"%v: state dir", c.args)
 	}
 }
@@ -193,7 +194,7 @@ func TestInstanceAllow(t *testing.T) {
 			for _, n := range p.InstanceAllow {
 				got = append(got, n.String())
 			}
-			assert.Equal(t, strings.Join(got, " "), tt.want)
+			assert.Equal(t, tt.want, strings.Join(got, " "))
 		})
 	}
 }
@@ -219,8 +220,8 @@ func TestNormalizeArgs(t *testing.T) {
 			t.Parallel()
 			in := strings.Fields(tt.in)
 			before := slices.Clone(in)
-			assert.Equal(t, strings.Join(config.NormalizeArgs(in), " "), tt.want)
-			assert.EqualSlices(t, in, before, "the input was changed")
+			assert.Equal(t, tt.want, strings.Join(config.NormalizeArgs(in), " "))
+			assert.Equal(t, before, in, "the input was changed")
 		})
 	}
 }
@@ -228,9 +229,9 @@ func TestNormalizeArgs(t *testing.T) {
 func TestReferenceCommandLine(t *testing.T) {
 	t.Parallel()
 	p := mustLoad(t, nil, strings.Fields("--model m --prefill localhost:8001 127.0.0.1:8001 10.0.0.2:8002 --decode 127.0.0.1:8005,127.0.0.1:8006 --port 9000 --trace-headers")...)
-	assert.EqualSlices(t, p.Prefill, []string{"127.0.0.1:8001", "10.0.0.2:8002"},
+	assert.Equal(t, []string{"127.0.0.1:8001", "10.0.0.2:8002"}, p.Prefill,
 		"prefill: want canonical addresses without duplicates")
-	assert.EqualSlices(t, p.Decode, []string{"127.0.0.1:8005", "127.0.0.1:8006"})
+	assert.Equal(t, []string{"127.0.0.1:8005", "127.0.0.1:8006"}, p.Decode)
 	assert.True(t, p.Model == "m" && p.Port == 9000 && p.TraceHeaders,
 		"model %q, port %d, trace headers %v", p.Model, p.Port, p.TraceHeaders)
 }
@@ -249,7 +250,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	for _, s := range secrets {
 		assert.NotContains(t, out.String(), s)
 	}
-	assert.Contains(t, out.String(), "# environment PD_ETCD_PASSWORD", "# flag --model")
+	testkit.Contains(t, out.String(), "# environment PD_ETCD_PASSWORD", "# flag --model")
 	for _, key := range []string{"api-key: [********, ********]", "admin-api-key: ********"} {
 		assert.True(t, strings.Contains(strings.ReplaceAll(out.String(), `"`, ""), key),
 			"no %q in:\n%s", key, out.String())
@@ -292,7 +293,7 @@ func TestConnectorByClass(t *testing.T) {
 	for name, want := range map[string]string{"NixlConnector": "nixl", "nixlpushconnector": "nixl_push", "MooncakeConnectorV1": "ascend", "LMCacheMPConnector": "plain"} {
 		p, err := load(t, nil, "--connector", name)
 		require.NoError(t, err, name)
-		assert.Equal(t, p.Connector, want, name)
+		assert.Equal(t, want, p.Connector, name)
 	}
 	_, err := load(t, nil, "--connector", "P2pNcclConnector")
 	assert.ErrorContains(t, err, "docs/connectors/refused.md")

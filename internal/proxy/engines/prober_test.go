@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -23,8 +25,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // patientConfig treats instances as Mooncake's, and has timeouts that are long enough for a slow machine.
@@ -154,7 +154,7 @@ func TestProber_Trial(t *testing.T) {
 			t.Errorf("%s: %+v", name, n)
 		}
 		for _, r := range s.Ranks() {
-			assert.Equal(t, r.Requests, 1, "%s: trials of a rank", name)
+			assert.EqualValues(t, 1, r.Requests, "%s: trials of a rank", name)
 		}
 		s.Pause(true)
 		err := p.Trial(t.Context(), at(s))

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/health"
@@ -13,11 +16,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -64,8 +65,8 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 				got[e.Key] = e.InFlight
 			}
 		}
-		assert.Equal(t, got[members.Prefill(address)], prefill, "%s: %v, want and", what, got)
-		assert.Equal(t, got[members.Decode(address)], decode, "%s: %v, want and", what, got)
+		assert.Equal(t, prefill, got[members.Prefill(address)], "%s: %v, want and", what, got)
+		assert.Equal(t, decode, got[members.Decode(address)], "%s: %v, want and", what, got)
 	}
 	want("prefill legs run", 4, 4) // an engine has one count for both roles
 	prefills[0].Done()
@@ -97,6 +98,6 @@ func TestLoads_PaceOfRanks(t *testing.T) {
 		t.Cleanup(a.Done)
 		e.Streamed("m", estimate.Decode{Address: a.Address()}, 11, time.Second)
 	}
-	assert.Equal(t, math.Round((&loads.Loads{Watcher: w, Scheduler: s, Pace: e.Pace}).Of(k).Pace.Samples), 2,
+	assert.EqualValues(t, 2, math.Round((&loads.Loads{Watcher: w, Scheduler: s, Pace: e.Pace}).Of(k).Pace.Samples),
 		"after two streams")
 }

@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // The settings of the garbage collector are global, so this test is not parallel.
@@ -46,7 +46,7 @@ func TestTune(t *testing.T) {
 			require.NoError(t, Tune())
 			got := debug.SetGCPercent(100)
 			assert.True(t, got == tc.percent, "%d %%, want %d", got, tc.percent)
-			assert.Equal(t, debug.SetMemoryLimit(math.MaxInt64), tc.limit, "limit in bytes")
+			assert.Equal(t, tc.limit, debug.SetMemoryLimit(math.MaxInt64), "limit in bytes")
 		})
 	}
 }
@@ -69,6 +69,6 @@ func TestBodiesMemory(t *testing.T) {
 		{math.MaxInt64, &byLimit, unlimitedBodies},
 	} {
 		debug.SetMemoryLimit(tc.limit)
-		assert.Equal(t, Bodies(tc.cfg), tc.want, "limit %d, setting %d: bytes", tc.limit, tc.cfg.MaxBodiesMemory)
+		assert.Equal(t, tc.want, Bodies(tc.cfg), "limit %d, setting %d: bytes", tc.limit, tc.cfg.MaxBodiesMemory)
 	}
 }

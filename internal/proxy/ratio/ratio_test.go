@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -19,11 +21,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/sched/roles"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -161,7 +161,7 @@ func TestQueuesOfOthers(t *testing.T) {
 		"none":     pressure(waiting(0, 0.5), tokens(200)),
 		"no queue": pressure(func(int) []instance.ListedQueue { return nil }, tokens(200)),
 	} {
-		assert.Equal(t, is, want, "%s: pressure", name)
+		assert.Equal(t, want, is, "%s: pressure", name)
 	}
 }
 
@@ -253,17 +253,17 @@ func TestTwoProxies(t *testing.T) {
 		}
 	}
 	run(120)
-	require.Equal(t, a.serving(), [2]int{1, 3}, "after 120 s: the last change was less than 120 s ago")
+	require.Equal(t, [2]int{1, 3}, a.serving(), "after 120 s: the last change was less than 120 s ago")
 	run(10)
 	if got := a.serving(); got != [2]int{2, 2} || a.moves(ratio.Moved)+b.moves(ratio.Moved) != 1 {
 		t.Fatalf("%v, %d and %d changes", got, a.moves(ratio.Moved), b.moves(ratio.Moved))
 	}
 	run(105)
-	require.Equal(t, a.serving(), [2]int{2, 2}, "changed again too early")
+	require.Equal(t, [2]int{2, 2}, a.serving(), "changed again too early")
 	run(15)
-	require.Equal(t, a.serving(), [2]int{3, 1})
+	require.Equal(t, [2]int{3, 1}, a.serving())
 	run(200)
-	require.Equal(t, a.serving(), [2]int{3, 1}, "the last one of a role")
+	require.Equal(t, [2]int{3, 1}, a.serving(), "the last one of a role")
 	log, err := a.st.Reader.AuditLog(t.Context(), 1)
 	if err != nil || log[0].What != "role prefill" || log[0].Why == "" || log[0].Who != "a" && log[0].Who != "b" {
 		t.Errorf("%+v, %v", log, err)
@@ -288,7 +288,7 @@ func TestEmptyRole(t *testing.T) {
 		members.Del(t, etcd.Client(t), members.Layout(t).Instance(k))
 	}
 	p.run(t.Context(), 110)
-	require.Equal(t, p.serving(), [2]int{0, 3}, "the engine may be about to start")
+	require.Equal(t, [2]int{0, 3}, p.serving(), "the engine may be about to start")
 	p.run(t.Context(), 400)
 	got = p.serving()
 	require.True(t, got == [2]int{1, 2} && p.moves(ratio.Moved) == 1, "%v, %d changes", got, p.moves(ratio.Moved))

@@ -8,15 +8,15 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus/hooks/test"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // refusing is an etcd client whose changes of some keys fail.
@@ -73,7 +73,7 @@ func TestSync_LogsRemovalDespiteError(t *testing.T) {
 		{nil, 1},
 	} {
 		cli.KV = refusing{kv, tc.refused}
-		assert.Equal(t, (sync("127.0.0.1:2") != nil), len(tc.refused) > 0, "%q refused", tc.refused)
+		assert.Equal(t, len(tc.refused) > 0, (sync("127.0.0.1:2") != nil), "%q refused", tc.refused)
 		entries := hook.AllEntries()
 		if len(entries) != tc.lines || tc.lines > 0 && !strings.Contains(entries[0].Message, "127.0.0.1:1 was on an earlier command line") {
 			t.Errorf("%q refused: %d lines: %v", tc.refused, len(entries), entries)

@@ -13,15 +13,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/admission"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -196,9 +197,9 @@ func TestStatus_FormerTarget(t *testing.T) {
 			o.Done(0, 0, 0)
 		}
 		r.pass(time.Minute)
-		assert.EqualSlices(t, r.models(), []string{"m", target.Queue}, "after a minute")
+		assert.Equal(t, []string{"m", target.Queue}, r.models(), "after a minute")
 		r.pass(time.Hour)
-		assert.EqualSlices(t, r.models(), []string{"m"}, "after an hour")
+		assert.Equal(t, []string{"m"}, r.models(), "after an hour")
 	}
 }
 
@@ -215,12 +216,12 @@ func TestStatus_ModelWithoutEngines(t *testing.T) {
 	r.mu.Lock()
 	r.now = r.now.Add(time.Second) // its plan is outdated
 	r.mu.Unlock()
-	assert.EqualSlices(t, r.models(), []string{"m", "other"}, "a request waits")
+	assert.Equal(t, []string{"m", "other"}, r.models(), "a request waits")
 	r.pass(time.Second) // the waiting request is dispatched: the proxy refuses it for lack of engines
-	assert.EqualSlices(t, r.models(), []string{"m"}, "no request waits")
+	assert.Equal(t, []string{"m"}, r.models(), "no request waits")
 	r.prefill["other"] = engines
 	r.pass(time.Second)
-	assert.EqualSlices(t, r.models(), []string{"m", "other"}, "its engines are back")
+	assert.Equal(t, []string{"m", "other"}, r.models(), "its engines are back")
 }
 
 func TestFastPath(t *testing.T) {
@@ -311,12 +312,12 @@ func TestBounds(t *testing.T) {
 		first := r.send(of(admission.Default))
 		batch := []*one{r.send(of(admission.Batch)), r.send(of(admission.Batch))}
 		second := r.send(of(admission.Default))
-		assert.Equal(t, refused(batch[1].end(t)), admission.ReasonFull, "%s: the newest of the lowest class", name)
+		assert.Equal(t, admission.ReasonFull, refused(batch[1].end(t)), "%s: the newest of the lowest class", name)
 		batch[0].waits(t)
 		third := r.send(of(admission.Default))
-		assert.Equal(t, refused(batch[0].end(t)), admission.ReasonFull, name)
+		assert.Equal(t, admission.ReasonFull, refused(batch[0].end(t)), name)
 		third.waits(t)
-		assert.Equal(t, refused(r.send(of(admission.Default)).end(t)), admission.ReasonFull,
+		assert.Equal(t, admission.ReasonFull, refused(r.send(of(admission.Default)).end(t)),
 			"%s: no lower class is left", name)
 		first.waits(t)
 		second.waits(t)
@@ -373,7 +374,7 @@ func TestBounds_RefusesOnlyIfUseful(t *testing.T) {
 	batch := r.send(of(admission.Batch))
 	large := of(admission.Interactive)
 	large.Bytes = 40
-	assert.Equal(t, refused(r.send(large).end(t)), admission.ReasonFull)
+	assert.Equal(t, admission.ReasonFull, refused(r.send(large).end(t)))
 	batch.waits(t)
 }
 
@@ -392,8 +393,8 @@ func TestUnreportedPrompt(t *testing.T) {
 		}
 		return 0
 	}
-	assert.Equal(t, attained(func(q *admission.Request) { q.Done(0, 0, 10) }), 200+2*10)
-	assert.Equal(t, attained((*admission.Request).Release), 0)
+	assert.EqualValues(t, 200+2*10, attained(func(q *admission.Request) { q.Done(0, 0, 10) }))
+	assert.EqualValues(t, 0, attained((*admission.Request).Release))
 }
 
 // At its deadline, a request is dispatched. It is refused if engines
@@ -424,7 +425,7 @@ func TestDeadline(t *testing.T) {
 		r.pass(tc.after - time.Millisecond)
 		o.waits(t)
 		r.pass(2 * time.Millisecond)
-		assert.Equal(t, refused(o.end(t)), tc.want, tc.name)
+		assert.Equal(t, tc.want, refused(o.end(t)), tc.name)
 	}
 }
 
@@ -461,7 +462,7 @@ func TestPromptTooLongForItsDeadline(t *testing.T) {
 			r.prefill["m"].Waiting.Store(0)
 			r.Wake()
 		}
-		assert.Equal(t, refused(o.end(t)), tc.want, tc.name)
+		assert.Equal(t, tc.want, refused(o.end(t)), tc.name)
 	}
 }
 
@@ -507,7 +508,7 @@ func TestDeadlinesOfKeys(t *testing.T) {
 	r.full(r.prefill["m"], 0, 0, 0)
 	r.pass(time.Minute + time.Second)
 	assert.NoError(t, first.end(t))
-	assert.Equal(t, refused(own.end(t)), admission.ReasonDeadline, "the one with its own deadline is not refused")
+	assert.Equal(t, admission.ReasonDeadline, refused(own.end(t)), "the one with its own deadline is not refused")
 	r.pass(time.Second)
 	assert.NoError(t, second.end(t))
 	third.waits(t)
@@ -576,7 +577,7 @@ func TestShare(t *testing.T) {
 	require.NoError(t, r.send(of(admission.Default)).end(t))
 	r.SetOthers(&admission.Others{Queues: [][]admission.Entry{{backlog(admission.Default, "a", 1e6)}}})
 	r.pass(time.Second)
-	assert.Equal(t, r.Status()[0].Share, 0.05, "without a backlog")
+	assert.Equal(t, 0.05, r.Status()[0].Share, "without a backlog")
 	// The first waiting request gets the share of its backlog at once.
 	r.prefill["m"].Waiting.Store(150)
 	require.NoError(t, r.send(of(admission.Interactive)).end(t))

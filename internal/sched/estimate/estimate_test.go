@@ -7,10 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const name = "m"
@@ -92,7 +93,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)
 	p := estimate.Prefill{Address: "p", Uncached: 100}
-	require.Equal(t, e.Decide(name, p, 100), (estimate.Decision{Reason: estimate.Learning}), "without a sample")
+	require.Equal(t, (estimate.Decision{Reason: estimate.Learning}), e.Decide(name, p, 100), "without a sample")
 	for range 4 {
 		e.Prefilled(name, p, 100*time.Millisecond)
 		e.Handed(name, estimate.Decode{Address: "d", Tokens: 100}, 20*time.Millisecond)
@@ -131,7 +132,7 @@ func TestExplore_WorseWithinLimit(t *testing.T) {
 		for range 64 {
 			tried = tried || e.Decide(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == bypass.Explore
 		}
-		assert.Equal(t, tried, tc.want, "%v tokens wait at decode: tried", tc.queued)
+		assert.Equal(t, tc.want, tried, "%v tokens wait at decode: tried", tc.queued)
 	}
 }
 
@@ -147,7 +148,7 @@ func TestHysteresis(t *testing.T) {
 		queued float64
 		want   bool
 	}{{480, false}, {540, false}, {700, true}, {480, true}, {420, true}, {300, false}, {480, false}} {
-		require.Equal(t, at(step.queued), step.want, "%v queued: alone", step.queued)
+		require.Equal(t, step.want, at(step.queued), "%v queued: alone", step.queued)
 	}
 }
 

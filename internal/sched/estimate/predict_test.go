@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 func TestPredictions(t *testing.T) {
@@ -79,8 +80,8 @@ func TestPace(t *testing.T) {
 		{Role: instance.Prefill, Address: "x"}: {Samples: 2, Seconds: 2, Work: 600},
 		{Role: instance.Decode, Address: "x"}:  {Samples: 2, Seconds: .2, Work: 8},
 	} {
-		assert.Equal(t, e.Pace(k), want, k)
+		assert.Equal(t, want, e.Pace(k), k)
 	}
-	assert.Equal(t, e.Pace(instance.Key{Role: instance.Decode, Address: "y"}), (instance.ListedPace{}),
+	assert.Equal(t, (instance.ListedPace{}), e.Pace(instance.Key{Role: instance.Decode, Address: "y"}),
 		"without samples")
 }

@@ -10,13 +10,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/keylimit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Shares sum to the limit, none is negative, and none exceeds its demand
@@ -289,7 +290,7 @@ func TestReserve(t *testing.T) {
 			if refusal != nil {
 				is = fmt.Sprint(refusal.Kind, " ", refusal.Limit, " ", refusal.Wait.Round(time.Second))
 			}
-			require.Equal(t, is, want)
+			require.Equal(t, want, is)
 			return ticket
 		}
 		first := reserve("")

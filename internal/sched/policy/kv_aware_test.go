@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // engine publishes the events of one instance: blocks of four tokens, each token a byte.
@@ -124,7 +125,7 @@ func TestKVAware_FewQueries(t *testing.T) {
 			asks++
 		}
 	}
-	assert.Equal(t, asks, 0, "asked for, of 18 prompts that only begin alike")
+	assert.Equal(t, 0, asks, "asked for, of 18 prompts that only begin alike")
 	chat, asks := prompt(4, 100_000), 0
 	const turns = 90
 	for n := range turns {

@@ -3,7 +3,7 @@ package policy
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 func TestLeastLoaded(t *testing.T) {
@@ -64,5 +64,5 @@ func TestLeastWhileScoresChange(t *testing.T) {
 		}
 		return c.Load(i)
 	})
-	assert.Equal(t, at, 1, "chose")
+	assert.Equal(t, 1, at, "chose")
 }

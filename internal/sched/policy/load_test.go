@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 // The reported load of other proxies counts as much as this proxy's, and leaves no remainder when it ends.
@@ -39,14 +39,14 @@ func TestWeigh(t *testing.T) {
 		l.Engine.Store(tc.engine)
 		l.Weigh()
 		l.Weigh()
-		assert.Equal(t, l.Legs(), tc.want, "%s: legs", tc.name)
+		assert.Equal(t, tc.want, l.Legs(), "%s: legs", tc.name)
 		l.Others = Others{}
 		l.Engine.Store(nil)
 		l.Weigh()
 		for _, n := range tc.own {
 			l.End(n)
 		}
-		assert.Equal(t, l.sum.Load(), 0, "%s: left", tc.name)
+		assert.EqualValues(t, 0, l.sum.Load(), "%s: left", tc.name)
 	}
 }
 

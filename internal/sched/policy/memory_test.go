@@ -4,10 +4,11 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/kvcache/kvindex"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // TestPrefix_MemoryOfAllModels: the policies of all models share one limit. The least recently
@@ -73,5 +74,5 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 	}
 	ask(1, 0)
 	recorder(policies[0]).Close()
-	assert.Equal(t, budget.Used(indexmem.Prompts), 0, "bytes after all are closed")
+	assert.EqualValues(t, 0, budget.Used(indexmem.Prompts), "bytes after all are closed")
 }

@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func read(t *testing.T, file string) string {
@@ -28,7 +30,7 @@ func TestPolicies_Documented(t *testing.T) {
 	assert.True(t, n <= 40, "policies.md has %d lines, which do not fit on a screen", n)
 	for _, name := range Names() {
 		page := read(t, filepath.Join(docs, "policies", name+".md"))
-		assert.Contains(t, page, "# `"+name+"`\n", "\n## When to use it\n", "\n## Cost\n", "\n## Settings\n", "\n## Scores\n")
+		testkit.Contains(t, page, "# `"+name+"`\n", "\n## When to use it\n", "\n## Cost\n", "\n## Settings\n", "\n## Scores\n")
 		assert.True(t, strings.Contains(which, "(policies/"+name+".md)") && strings.Contains(which, "\n| `"+name+"` |"),
 			"policies.md does not mention %s", name)
 	}

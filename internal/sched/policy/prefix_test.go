@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/prefix"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // prompt returns a text of size bytes that is unique to n.
@@ -219,7 +220,7 @@ func TestPrefixBreaksTiesBySession(t *testing.T) {
 		list[home].Load.Waiting.Add(-20000)
 		other := newPrefix(Options{})
 		placed, _ := other.Choose(All(list), asking(prompt(3000+n, 3000)))
-		assert.Equal(t, asks(other, prompt(3000+n, 3000)), placed, "session %d is not at the cache of its prompt", n)
+		assert.Equal(t, placed, asks(other, prompt(3000+n, 3000)), "session %d is not at the cache of its prompt", n)
 	}
 	for i := range list {
 		assert.True(t, spread[i] >= 4, "sessions are spread %v", spread)

@@ -5,8 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestFind(t *testing.T) {
@@ -25,7 +27,7 @@ func TestFind(t *testing.T) {
 	}
 	_, err := Find("best")
 	require.True(t, errors.Is(err, ErrUnknown), "%v", err)
-	assert.Contains(t, err.Error(), names...)
+	testkit.Contains(t, err.Error(), names...)
 }
 
 // The last policy of a chain always chooses.
@@ -39,7 +41,7 @@ func TestChain(t *testing.T) {
 				assert.False(t, slices.Contains(asked, k.Name), "%q: %s is asked twice", name, k.Name)
 				asked = append(asked, k.Name)
 			}
-			assert.Equal(t, asked[len(asked)-1], Default, "%q: the last is %v", name, asked)
+			assert.Equal(t, Default, asked[len(asked)-1], "%q: the last is %v", name, asked)
 			assert.False(t, bind && asked[0] != Session, "%q: sessions are not asked about first: %v", name, asked)
 			if own := slices.Index(asked, name); name != "" && own > 0 && asked[own-1] != Session {
 				t.Errorf("%q: %v", name, asked)

@@ -3,7 +3,7 @@ package policy
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/require"
 )
 
 func TestRoundRobinTakesTurns(t *testing.T) {

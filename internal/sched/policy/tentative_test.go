@@ -6,9 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // history has a policy, candidates with changing load, and requests of continuing chats, all from one seed.

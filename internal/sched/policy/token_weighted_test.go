@@ -3,16 +3,17 @@ package policy
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 // The scores are those of the reference proxy: a prefill request of 1,000 bytes scores
 // 1000/4 · 0.0345 + 120.0745 = 128.6995, a decode request its length.
 func TestScore_MatchesReference(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, scoreOf(instance.Prefill, 1000), 128_699_500, "prefill")
-	assert.Equal(t, scoreOf(instance.Decode, 1000), 1_000_000_000, "decode")
+	assert.EqualValues(t, 128_699_500, scoreOf(instance.Prefill, 1000), "prefill")
+	assert.EqualValues(t, 1_000_000_000, scoreOf(instance.Decode, 1000), "decode")
 }
 
 func TestTokenWeighted(t *testing.T) {

@@ -5,10 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
 	"github.com/pdmesh/pdmesh/internal/sched/roles"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 )
 
 var (

@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -213,14 +213,14 @@ func TestReload(t *testing.T) {
 	}
 	first, err := ask(t, client, address)
 	require.NoError(t, err)
-	require.Equal(t, shown(first), "first")
+	require.Equal(t, "first", shown(first))
 	step := func(what, want, finding string, reloads int64) {
 		t.Helper()
 		s.Check()
 		s.Check() // the second call loads changed files
 		nc, err := ask(t, client, address)
 		require.NoError(t, err)
-		require.Equal(t, shown(nc), want)
+		require.Equal(t, want, shown(nc))
 		require.NoError(t, say(first), "%s: the first connection", what)
 		st := s.Status()
 		if text := st.Finding(time.Now()); st.Reloads != reloads || (text != "") != (finding != "") || !strings.Contains(text, finding) {

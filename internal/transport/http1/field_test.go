@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 func TestEveryByte(t *testing.T) {
@@ -12,7 +12,7 @@ func TestEveryByte(t *testing.T) {
 	const token = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	for i := range 256 {
 		b := byte(i)
-		assert.Equal(t, IsToken(b), strings.IndexByte(token, b) >= 0, "%q in a name", b)
-		assert.Equal(t, isValue(b), b == '\t' || b > 31 && b != 127, "%q in a value", b)
+		assert.Equal(t, strings.IndexByte(token, b) >= 0, IsToken(b), "%q in a name", b)
+		assert.Equal(t, b == '\t' || b > 31 && b != 127, isValue(b), "%q in a value", b)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestHeadLen(t *testing.T) {
@@ -29,7 +29,7 @@ func TestHeadLen(t *testing.T) {
 			n, err := HeadLen([]byte(tc.data[:i]), seen)
 			seen = i
 			if n > 0 || err != nil {
-				assert.Equal(t, n, tc.want, "%q by bytes", tc.data)
+				assert.Equal(t, tc.want, n, "%q by bytes", tc.data)
 				assert.ErrorIs(t, err, tc.err, "%q by bytes", tc.data)
 				break
 			}
@@ -59,12 +59,12 @@ func TestFieldsAccepted(t *testing.T) {
 		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b", "c"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
 	}}
 	require.NoError(t, err)
-	assert.Equal(t, fmt.Sprint(got), fmt.Sprint(want))
-	assert.Equal(t, string(in), fields, "the fields are now")
+	assert.Equal(t, fmt.Sprint(want), fmt.Sprint(got))
+	assert.Equal(t, fields, string(in), "the fields are now")
 	// Values share an array: adding to one must not write into the next.
 	got.Header.Add("Date", "later")
-	assert.Equal(t, got.Header.Get("X-Request-Id"), "a", "adding a value changed another one")
-	assert.Equal(t, got.Header.Get("X-Empty"), "", "adding a value changed another one")
+	assert.Equal(t, "a", got.Header.Get("X-Request-Id"), "adding a value changed another one")
+	assert.Equal(t, "", got.Header.Get("X-Empty"), "adding a value changed another one")
 	for name, values := range got.Header {
 		assert.False(t, name != "Date" && cap(values) != len(values),
 			"%s has room for more, which copies of the header would share", name)
@@ -89,7 +89,7 @@ func TestAppendField(t *testing.T) {
 		{"X", "secret\r\nY: b", "", ErrValue}, {"X", "secret\n", "", ErrValue}, {"X", "secret\x00", "", ErrValue},
 	} {
 		b, err := AppendField([]byte("before"), tc.name, tc.value)
-		assert.Equal(t, string(b), "before"+tc.want, "%q: %q", tc.name, tc.value)
+		assert.Equal(t, "before"+tc.want, string(b), "%q: %q", tc.name, tc.value)
 		assert.ErrorIs(t, err, tc.err, "%q: %q", tc.name, tc.value)
 		assert.False(t, err != nil && strings.Contains(err.Error(), "secret"), "the error shows the value: %v", err)
 	}

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestCheck(t *testing.T) {
@@ -56,7 +57,7 @@ func TestCheck(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			err := netguard.New(tc.allow).Check(netip.MustParseAddr(tc.ip))
-			require.Equal(t, err == nil, tc.ok, "Check(%s) = %v, want ok", tc.ip, err)
+			require.Equal(t, tc.ok, err == nil, "Check(%s) = %v, want ok", tc.ip, err)
 			require.False(t, err != nil && !errors.Is(err, netguard.ErrForbidden), "error %v is not ErrForbidden", err)
 		})
 	}

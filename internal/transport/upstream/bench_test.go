@@ -10,10 +10,11 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // fastEngine starts an engine with almost no overhead and no allocation per
@@ -80,7 +81,7 @@ func benchmark(b *testing.B, in *instance.Instance, body [][]byte) {
 				for err == nil {
 					_, err = resp.Body.Read(buf)
 				}
-				require.Equal(b, err, io.EOF)
+				require.Equal(b, io.EOF, err)
 				_ = resp.Body.Close()
 				cancel(nil)
 			}

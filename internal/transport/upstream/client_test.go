@@ -14,12 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/netguard"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -125,7 +126,7 @@ func TestRequestOnTheWire(t *testing.T) {
 		})
 		b, e := do(t, open(t, upstream.Options{}), in)
 		require.True(t, e == nil && b == "ok", "%q, %v", b, e)
-		require.Equal(t, <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`)
+		require.Equal(t, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`, <-got)
 	})
 }
 
@@ -182,7 +183,7 @@ func TestNotConnected(t *testing.T) {
 		_, e := do(t, open(t, upstream.Options{}), in)
 		require.True(t, e != nil && e.Stage == upstream.StageNotConnected && e.Refused() && !e.MaybeTaken,
 			"refused: %+v", e)
-		require.Contains(t, e.Error(), "connection refused", in.Address)
+		require.True(t, testkit.Contains(t, e.Error(), "connection refused", in.Address))
 		guarded := open(t, upstream.Options{Guard: netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})})
 		_, e = do(t, guarded, in)
 		require.True(t, e != nil && errors.Is(e, netguard.ErrForbidden) && e.Stage == upstream.StageNotConnected,
@@ -219,7 +220,7 @@ func TestStaleConnection(t *testing.T) {
 					require.True(t, e == nil && b == "ok", "%q, %v", b, e)
 				}
 				<-closed
-				require.Equal(t, c.StaleRetries(), 1, "stale retries")
+				require.EqualValues(t, 1, c.StaleRetries(), "stale retries")
 			})
 		}
 	})
@@ -330,7 +331,7 @@ func TestRedirects_NotFollowed(t *testing.T) {
 		resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
 		require.NoError(t, err)
 		_ = resp.Body.Close()
-		require.Equal(t, resp.Status, http.StatusTemporaryRedirect)
+		require.Equal(t, http.StatusTemporaryRedirect, resp.Status)
 	})
 }
 

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // cutReader returns its bytes in pieces of a few sizes, like a network.
@@ -99,7 +100,7 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	theirs, body, end, err := standard(method, in)
 	require.True(t, theirs != nil, "we took a head that net/http refuses: %v", err)
 	require.False(t, ours.err == nil && err != nil, "we took a body that net/http refuses: %v", err)
-	require.Equal(t, theirs.StatusCode, ours.status, "status of net/http")
+	require.Equal(t, ours.status, theirs.StatusCode, "status of net/http")
 	require.False(t, ours.err == nil && string(body) != ours.body, "body %q, net/http says %q", ours.body, body)
 	require.False(t, ours.err != nil && !strings.HasPrefix(string(body), ours.body) && err == nil,
 		"the beginning of a body %q, net/http says %q", ours.body, body)
@@ -121,9 +122,9 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 
 func sameHeader(t *testing.T, ours, theirs http.Header) {
 	t.Helper()
-	require.Equal(t, len(theirs), len(ours), "header %v, net/http says %v", ours, theirs)
+	require.Equal(t, len(ours), len(theirs), "header %v, net/http says %v", ours, theirs)
 	for name, values := range ours {
-		require.EqualSlices(t, values, theirs[name], "header %s in net/http", name)
+		require.Equal(t, theirs[name], values, "header %s in net/http", name)
 	}
 }
 
@@ -178,8 +179,8 @@ func FuzzRequest(f *testing.F) {
 			t.Fatalf("%q is read as %s to %s, %v", whole, got.Method, got.Host, got.Header)
 		}
 		want, query, _ := strings.Cut(path, "?")
-		require.Equal(t, got.URL.Path, want, "%q is read as and", whole)
-		require.Equal(t, got.URL.RawQuery, query, "%q is read as and", whole)
+		require.Equal(t, want, got.URL.Path, "%q is read as and", whole)
+		require.Equal(t, query, got.URL.RawQuery, "%q is read as and", whole)
 		for n, values := range got.Header {
 			if n != "X-Last" && n != "Content-Length" && (!strings.EqualFold(n, name) || len(values) != 2 || values[0] != strings.Trim(value, " \t")) {
 				t.Fatalf("%q has a header %s: %q", whole, n, values)

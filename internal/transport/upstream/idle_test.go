@@ -12,9 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // countingServer is a server that answers with its name, and counts its connections.
@@ -87,8 +88,8 @@ func TestPool_ReusePerIncarnation(t *testing.T) {
 		if step.before != nil {
 			step.before()
 		}
-		require.Equal(t, ask(t, p, step.in), "a", step.name)
-		require.Equal(t, s.conns.Load(), step.conns, "%s: connections so far", step.name)
+		require.Equal(t, "a", ask(t, p, step.in), step.name)
+		require.Equal(t, step.conns, s.conns.Load(), "%s: connections so far", step.name)
 		require.True(t, len(p.hosts) == 1 && len(p.hosts[s.Key].idle) == 1 && p.hosts[s.Key].active == 0,
 			"%s: %d hosts, %+v", step.name, len(p.hosts), p.hosts[s.Key])
 	}
@@ -120,8 +121,8 @@ func TestPool_OnlyToInstanceAddress(t *testing.T) {
 		{overTLS, "secret"},
 	} {
 		r := &Request{Instance: step.in}
-		assert.Equal(t, ask(t, p, step.in), step.want, "answered to %+v", step.in.Key)
-		assert.Equal(t, p.ReleasesBody(r), step.in != overTLS, "%+v: plain", step.in.Key)
+		assert.Equal(t, step.want, ask(t, p, step.in), "answered to %+v", step.in.Key)
+		assert.Equal(t, step.in != overTLS, p.ReleasesBody(r), "%+v: plain", step.in.Key)
 	}
 	// An instance at the same address may come back with another scheme.
 	today := *overTLS
@@ -131,7 +132,7 @@ func TestPool_OnlyToInstanceAddress(t *testing.T) {
 		h.mu.Lock()
 		h.active--
 		h.mu.Unlock()
-		assert.Equal(t, ask(t, p, overTLS), "secret")
+		assert.Equal(t, "secret", ask(t, p, overTLS))
 	}
 }
 
@@ -159,13 +160,13 @@ func TestForget_HTTPS(t *testing.T) {
 	end(begin())
 	p.Forget(s.Address)
 	running := begin()
-	assert.Equal(t, s.conns.Load(), 2, "connections, want one before Forget and one after it")
+	assert.EqualValues(t, 2, s.conns.Load(), "connections, want one before Forget and one after it")
 	p.Forget(s.Address)
 	end(begin())
 	end(running)
 	first, second := begin(), begin() // only one connection has been made since
 	end(first)
 	end(second)
-	assert.Equal(t, s.conns.Load(), 4,
+	assert.EqualValues(t, 4, s.conns.Load(),
 		"connections, want 4: a response that began before Forget has kept its connection")
 }

@@ -10,10 +10,11 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/http1"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // reading is the answer that was parsed from the bytes of a connection.
@@ -270,8 +271,8 @@ func TestHeaderOfAnAnswer(t *testing.T) {
 		"Date": {"now"}, "Server": {"uvicorn"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b"}, "X-Empty": {""},
 		"Content-Type": {"text/event-stream; charset=utf-8"},
 	}
-	require.Equal(t, fmt.Sprint(got.header), fmt.Sprint(want), "%v\nwant %v", got.header, want)
+	require.Equal(t, fmt.Sprint(want), fmt.Sprint(got.header), "%v\nwant %v", got.header, want)
 	// Values share an array: adding to one must not write into the next.
 	got.header.Add("Date", "later")
-	require.Equal(t, got.header.Get("Server"), "uvicorn", "adding a value changed another header")
+	require.Equal(t, "uvicorn", got.header.Get("Server"), "adding a value changed another header")
 }

@@ -21,12 +21,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/certs"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // counting is a server that answers every request, and counts its connections.
@@ -94,7 +95,7 @@ func TestPool_NewIncarnationClosesIdle(t *testing.T) {
 	} {
 		_, e := do(t, p, step.in)
 		require.True(t, e == nil, e)
-		require.Equal(t, s.opened.Load(), step.opened, "step %d: opened", i)
+		require.Equal(t, step.opened, s.opened.Load(), "step %d: opened", i)
 		s.eventually(t, step.opened, step.closed)
 	}
 }
@@ -275,7 +276,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 					return
 				}
 				token := req.Header.Get("X-Token")
-				assert.Equal(t, body, token, "body of a request")
+				assert.Equal(t, token, body, "body of a request")
 				n, _ := strconv.Atoi(token)
 				switch n % 3 {
 				case 0:

@@ -9,9 +9,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // numberingServer starts an engine that responds with the number of the request on its connection. behind
@@ -55,7 +56,7 @@ func TestUnsolicitedAnswer_AfterAnother(t *testing.T) {
 	defer p.Close()
 	for n := range 3 * goodAnswers {
 		want := fmt.Sprintf("%03d", n%goodAnswers+1) // each connection serves goodAnswers requests
-		require.Equal(t, requestNumber(t, p, in), want, "request %d: answer", n)
+		require.Equal(t, want, requestNumber(t, p, in), "request %d: answer", n)
 	}
 }
 
@@ -94,7 +95,7 @@ func TestUnsolicitedAnswer_BeforeNextRequest(t *testing.T) {
 	defer p.Close()
 	for range 5 {
 		for n := 1; n <= goodAnswers; n++ {
-			require.Equal(t, requestNumber(t, p, in), fmt.Sprintf("%03d", n), "answer")
+			require.Equal(t, fmt.Sprintf("%03d", n), requestNumber(t, p, in), "answer")
 		}
 		_, err := io.WriteString(<-conns, poison)
 		require.NoError(t, err)
@@ -109,6 +110,6 @@ func TestSteadyConnectionEnds(t *testing.T) {
 	p := NewPool(Options{}.Patient())
 	defer p.Close()
 	for n := range 200 {
-		require.Equal(t, requestNumber(t, p, in), fmt.Sprintf("%03d", n%goodAnswers+1), "request %d", n)
+		require.Equal(t, fmt.Sprintf("%03d", n%goodAnswers+1), requestNumber(t, p, in), "request %d", n)
 	}
 }

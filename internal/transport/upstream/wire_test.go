@@ -18,10 +18,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func newPool(t testing.TB, o upstream.Options) *upstream.Pool {
@@ -121,13 +122,13 @@ func TestStandardServerResponses(t *testing.T) {
 			require.True(t, err == nil && resp.Status == tc.status && got == tc.want,
 				"%s: %v, %+v, %d bytes", tc.name, err, resp, len(got))
 		}
-		assert.Equal(t, conns.Load(), 1, "connections for requests one after another")
+		assert.EqualValues(t, 1, conns.Load(), "connections for requests one after another")
 		for range 3 {
 			_, got, err := fetch(t.Context(), c,
 				&upstream.Request{Instance: in, Method: "GET", Path: "/close", Header: http.Header{}})
 			require.True(t, err == nil && got == "last", "%q, %v", got, err)
 		}
-		assert.Equal(t, conns.Load(), 3, "connections: one that was announced closed was used, or one was not kept")
+		assert.EqualValues(t, 3, conns.Load(), "connections: one that was announced closed was used, or one was not kept")
 		assert.True(t, bytes.Equal(large, kept), "the body's bytes were changed")
 	})
 }
@@ -207,7 +208,7 @@ func TestRead_ReturnsAvailableBytes(t *testing.T) {
 			next <- want
 			n, err := resp.Body.Read(buf)
 			require.NoError(t, err)
-			require.Equal(t, string(buf[:n]), want)
+			require.Equal(t, want, string(buf[:n]))
 		}
 		close(next)
 		if n, err := resp.Body.Read(buf); n != 0 || err != io.EOF {
@@ -283,7 +284,7 @@ func TestEarlyAnswer(t *testing.T) {
 				defer close(release)
 				if how == "interim first" {
 					require.NoError(t, err)
-					require.Equal(t, got, fmt.Sprintf("%08d", len(body)+1))
+					require.Equal(t, fmt.Sprintf("%08d", len(body)+1), got)
 					return
 				}
 				if how == "closes" && err != nil {
@@ -368,5 +369,5 @@ func TestFraming_IgnoresCallerHeader(t *testing.T) {
 	_, b, err := fetch(t.Context(), newPool(t, upstream.Options{}), r)
 	require.True(t, err == nil && b == "ok", "%q, %v", b, err)
 	want := "POST /v1/completions?x=1 HTTP/1.1\r\nHost: " + in.Address + "\r\nx-odd-Case: kept\r\nContent-Length: 7\r\n\r\n{\"a\":1}"
-	require.Equal(t, <-got, want)
+	require.Equal(t, want, <-got)
 }

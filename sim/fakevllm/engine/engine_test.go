@@ -4,10 +4,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/engine"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // request returns a request to a core. Closing leave disconnects its client; closing die ends its engine.
@@ -43,7 +44,7 @@ func TestBatch_Slots(t *testing.T) {
 		"a client that has left got a place, or %d wait", c.Waiting())
 	first.Release()
 	first.Release()
-	assert.Equal(t, c.Running(), 0, "run after the end")
+	assert.EqualValues(t, 0, c.Running(), "run after the end")
 	third, _, _ := request(c)
 	assert.True(t, third.Queue(prompt(3), ""), "the place was not given back")
 }
@@ -76,7 +77,7 @@ func TestPrefill(t *testing.T) {
 			require.True(t, again.Queue(prompt(10), ""), "no place")
 			again.CountPrompts(0)
 			hits := c.Count.CacheHits.Load()
-			assert.Equal(t, (hits == 8), tt.found, "%d tokens are found by the next", hits)
+			assert.Equal(t, tt.found, (hits == 8), "%d tokens are found by the next", hits)
 		})
 	}
 }

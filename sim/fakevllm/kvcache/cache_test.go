@@ -4,9 +4,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // ids returns n tokens that differ between seeds.
@@ -50,8 +51,8 @@ func TestHits(t *testing.T) {
 			t.Parallel()
 			c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 100})
 			run(t, c, a)
-			assert.Equal(t, c.Peek(tt.prompt, ""), tt.hits, "tokens would be found")
-			assert.Equal(t, run(t, c, tt.prompt), tt.hits, "tokens found")
+			assert.Equal(t, tt.hits, c.Peek(tt.prompt, ""), "tokens would be found")
+			assert.Equal(t, tt.hits, run(t, c, tt.prompt), "tokens found")
 			if s := c.Stats(); s.Held != 0 || s.Hits != int64(tt.hits) || s.Queries != int64(len(a)+len(tt.prompt)) {
 				t.Errorf("stats %+v", s)
 			}
@@ -63,12 +64,12 @@ func TestCache_FindsOnlyComputed(t *testing.T) {
 	t.Parallel()
 	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
 	first, second := c.TryTake(ids(1, 33), ""), c.TryTake(ids(1, 33), "")
-	assert.Equal(t, second.Cached(), 0, "tokens found that were not computed")
+	assert.Equal(t, 0, second.Cached(), "tokens found that were not computed")
 	first.Computed()
 	second.Computed() // the same blocks again: the first ones remain
 	first.Free()
 	second.Free()
-	assert.Equal(t, run(t, c, ids(1, 33)), 32, "tokens found")
+	assert.Equal(t, 32, run(t, c, ids(1, 33)), "tokens found")
 }
 
 // TestLeastRecentlyUsed: the oldest prompt is evicted first, beginning with its last block.
@@ -83,8 +84,8 @@ func TestLeastRecentlyUsed(t *testing.T) {
 		t.Fatalf("%d tokens of a found, not 32", got)
 	}
 	run(t, c, ids(4, 20)) // takes two blocks: the copy of a's third, which no lookup finds, and b's third
-	assert.Equal(t, run(t, c, b[:32]), 16, "tokens of b found")
-	assert.Equal(t, run(t, c, d), 32, "tokens of d found")
+	assert.Equal(t, 16, run(t, c, b[:32]), "tokens of b found")
+	assert.Equal(t, 32, run(t, c, d), "tokens of d found")
 }
 
 func TestCacheFull(t *testing.T) {
@@ -121,7 +122,7 @@ func TestEvents(t *testing.T) {
 			}
 			return
 		}
-		assert.Equal(t, len(e.Tokens), 4*len(e.Hashes), "tokens for %d blocks", len(e.Hashes))
+		assert.Equal(t, 4*len(e.Hashes), len(e.Tokens), "tokens for %d blocks", len(e.Hashes))
 		if _, ok := known[e.Parent]; e.Parent != 0 && !ok {
 			t.Errorf("parent %d is not known", e.Parent)
 		}

@@ -4,9 +4,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 const prose = `{"role":"user","content":"Etymologically, disaggregation is unremarkable: https://example.com/a?b=c&d=e"} 日本語のテキスト é`
@@ -49,6 +50,6 @@ func TestFineTokensOfAnswers(t *testing.T) {
 	for choice := range 50 {
 		a := model.Generate(model.Tokenize(prose), model.Sampling{MaxTokens: 40, MinTokens: 40, Choice: choice})
 		want := append(model.TokenizeFine(prose), a.Tokens...)
-		require.EqualSlices(t, model.TokenizeFine(prose+a.Text), want, "prompt and answer")
+		require.Equal(t, want, model.TokenizeFine(prose+a.Text), "prompt and answer")
 	}
 }

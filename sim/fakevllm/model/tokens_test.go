@@ -6,9 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/model"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestTokenize_OneTokenPerWord(t *testing.T) {
@@ -30,9 +32,9 @@ func TestTokenizeOfPromptAndAnswer(t *testing.T) {
 		for choice := range 50 {
 			a := model.Generate(model.Tokenize(prompt), model.Sampling{MaxTokens: 40, MinTokens: 40, Choice: choice})
 			want := append(model.Tokenize(prompt), a.Tokens...)
-			require.EqualSlices(t, model.Tokenize(prompt+a.Text), want,
+			require.Equal(t, want, model.Tokenize(prompt+a.Text),
 				"prompt %q: prompt and answer are tokenized as", prompt)
-			require.Equal(t, model.Detokenize(a.Tokens), a.Text, "Detokenize returns")
+			require.Equal(t, a.Text, model.Detokenize(a.Tokens), "Detokenize returns")
 		}
 	}
 }
@@ -140,7 +142,7 @@ func TestWordsSurviveJSON(t *testing.T) {
 	for id := model.FirstTextToken; id < model.FirstTextToken+300; id++ {
 		all = model.AppendWord(all, id)
 	}
-	assert.Contains(t, string(all), "é", "🙂", `"`, "\n", `\`)
+	testkit.Contains(t, string(all), "é", "🙂", `"`, "\n", `\`)
 	b, err := json.Marshal(string(all))
 	require.True(t, err == nil && json.Valid(b), "%v", err)
 }

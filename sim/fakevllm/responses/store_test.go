@@ -5,12 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm/answer"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/request"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/responses"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func reply(id string) *answer.Reply {
@@ -33,7 +34,7 @@ func TestConversationContinues(t *testing.T) {
 	for _, m := range next.Messages {
 		said = append(said, m.Role+" "+m.Text)
 	}
-	assert.Equal(t, strings.Join(said, "; "), "user hi; assistant hello; user and?", "the conversation")
+	assert.Equal(t, "user hi; assistant hello; user and?", strings.Join(said, "; "), "the conversation")
 	if err := s.Admit(&request.Request{Previous: "b"}); status(err) != http.StatusNotFound {
 		t.Errorf("one that was not kept: %v", err)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
 )
 
 // Pull returns no expired blocks, even if no other call has checked their lease. Begin refuses an
@@ -24,7 +24,7 @@ func TestTransferAfterItsTime(t *testing.T) {
 	}
 	assert.False(t, tr.Begin("x"), "an id that is over is accepted again")
 	tr.Drop("y")
-	assert.Equal(t, len(tr.open), 0, "open")
+	assert.Equal(t, 0, len(tr.open), "open")
 }
 
 // A decode after a cancelled prefill does not reuse the id, since no decode got the blocks.
@@ -42,5 +42,5 @@ func TestPullAfterDrop(t *testing.T) {
 	for range 2 {
 		_, _ = tr.Pull("y") // the second one finds nothing
 	}
-	assert.Equal(t, reused, 1, "reused")
+	assert.Equal(t, 1, reused, "reused")
 }

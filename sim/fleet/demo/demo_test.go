@@ -5,9 +5,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -33,7 +35,7 @@ func TestPrinterBreaksLines(t *testing.T) {
 		}
 		assert.True(t, strings.HasPrefix(line, want), "line %d starts with %.12q, want %q", i, line, want)
 	}
-	assert.Equal(t, strings.Count(out.String(), "bakoti"), 32, "words")
+	assert.Equal(t, 32, strings.Count(out.String(), "bakoti"), "words")
 	require.Contains(t, out.String(), `tail\n\u001b[2J`)
 }
 
@@ -60,8 +62,8 @@ func TestUsage(t *testing.T) {
 func TestMissingPrograms(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
-	assert.Equal(t, Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs), 1, "exit code")
-	require.Contains(t, errs.String(), "step 1 failed", "no such file")
+	assert.Equal(t, 1, Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs), "exit code")
+	require.True(t, testkit.Contains(t, errs.String(), "step 1 failed", "no such file"))
 	errs.Reset()
 	if code := Run(t.Context(), []string{"--etcd", "3", "--bin", t.TempDir()}, &out, &errs); code != 1 || !strings.Contains(errs.String(), "no program etcd in ") {
 		t.Errorf("exit code %d, %q", code, errs.String())

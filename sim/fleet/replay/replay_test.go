@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -67,7 +68,7 @@ func TestUsage(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var out, errs bytes.Buffer
-			assert.Equal(t, Run(t.Context(), strings.Fields(tt.args), &out, &errs), 2, "exit code")
+			assert.Equal(t, 2, Run(t.Context(), strings.Fields(tt.args), &out, &errs), "exit code")
 			require.Contains(t, errs.String(), tt.want)
 		})
 	}
@@ -88,13 +89,13 @@ func TestBadTrace(t *testing.T) {
 func TestReadableNumbers(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 12031: "12,031", 4123456: "4,123,456", -1234: "-1,234"} {
-		assert.Equal(t, thousands(n), want, "%d formatted as", n)
+		assert.Equal(t, want, thousands(n), "%d formatted as", n)
 	}
 	for d, want := range map[time.Duration]string{
 		0: "0s", 123456 * time.Nanosecond: "120µs", 2345 * time.Microsecond: "2.35ms", 45678 * time.Microsecond: "45.7ms",
 		12345 * time.Millisecond: "12.3s", 3*time.Minute + 1600*time.Millisecond: "3m2s",
 	} {
-		assert.Equal(t, round(d).String(), want, "%v formatted as", d)
+		assert.Equal(t, want, round(d).String(), "%v formatted as", d)
 	}
 }
 

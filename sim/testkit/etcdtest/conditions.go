@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -31,9 +32,7 @@ func FillUp(t testing.TB, cli *clientv3.Client) {
 		if errors.Is(err, rpctypes.ErrNoSpace) {
 			return
 		}
-		if err != nil {
-			t.Fatalf("fill etcd up: %v", err)
-		}
+		require.NoError(t, err, "fill etcd up")
 	}
 	t.Fatal("fill etcd up: it takes everything; was it started with a quota?")
 }
@@ -56,9 +55,7 @@ func MakeRoom(t testing.TB, cli *clientv3.Client) {
 	if err == nil {
 		_, err = cli.AlarmDisarm(ctx, &clientv3.AlarmMember{})
 	}
-	if err != nil {
-		t.Fatalf("make room in etcd: %v", err)
-	}
+	require.NoError(t, err, "make room in etcd")
 }
 
 // EnableAuth turns authentication on, with root and one user who may read and
@@ -80,16 +77,12 @@ func EnableAuth(t testing.TB, cli *clientv3.Client, user, password, prefix strin
 		func() error { _, err := cli.UserGrantRole(ctx, user, user); return err },
 		func() error { _, err := cli.AuthEnable(ctx); return err },
 	} {
-		if err := step(); err != nil {
-			t.Fatalf("enable authentication: %v", err)
-		}
+		require.NoError(t, step(), "enable authentication")
 	}
 	cfg := clientConfig(cli.Endpoints()...)
 	cfg.Username, cfg.Password, cfg.DialTimeout = "root", RootPassword, 6*callTimeout
 	root, err := clientv3.New(cfg)
-	if err != nil {
-		t.Fatalf("log in as root: %v", err)
-	}
+	require.NoError(t, err, "log in as root")
 	t.Cleanup(func() { _ = root.Close() })
 	return root
 }

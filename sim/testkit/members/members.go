@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
@@ -22,7 +24,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // Soon is how long a test waits for what should happen: plenty, since a
@@ -53,18 +54,15 @@ func Put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3
 	ctx, cancel := context.WithTimeout(t.Context(), Soon)
 	defer cancel()
 	resp, err := cli.Put(ctx, key, value, opts...)
-	if err != nil {
-		t.Fatalf("put %s: %v", key, err)
-	}
+	require.NoError(t, err, "put %s", key)
 	return resp.Header.Revision
 }
 
 // Del deletes a key.
 func Del(t testing.TB, cli *clientv3.Client, key string) {
 	t.Helper()
-	if _, err := cli.Delete(t.Context(), key); err != nil {
-		t.Fatalf("delete %s: %v", key, err)
-	}
+	_, err := cli.Delete(t.Context(), key)
+	require.NoError(t, err, "delete %s", key)
 }
 
 // Lease grants a lease of ttl seconds.
@@ -125,12 +123,7 @@ func WaitState(t testing.TB, w *watch.Watcher, want watch.State) {
 // WaitStatus waits until the status of the Watcher is one that a test wants.
 func WaitStatus(t testing.TB, w *watch.Watcher, want func(watch.Status) bool) {
 	t.Helper()
-	testkit.Eventually(t, Soon, func() error {
-		if s := w.Status(); !want(s) {
-			return fmt.Errorf("status %+v", s)
-		}
-		return nil
-	})
+	testkit.Until(t, Soon, w.Status, want)
 }
 
 // EverySnapshot checks the current snapshot of w and each newer one, until stop is called or the
@@ -141,11 +134,7 @@ func EverySnapshot(t testing.TB, w *watch.Watcher, check func(*instance.Snapshot
 	var checks sync.WaitGroup
 	checks.Go(func() {
 		instance.Await(ctx, w.Snapshot, func(s *instance.Snapshot) bool {
-			err := check(s)
-			if err != nil {
-				t.Errorf("at revision %d: %v", s.Revision, err)
-			}
-			return err != nil
+			return !assert.NoError(t, check(s), "at revision %d", s.Revision)
 		})
 	})
 	stop = func() { cancel(); checks.Wait() }

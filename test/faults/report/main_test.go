@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 const sample = `{"row":6,"test":"TestFault06_X","what":"gap","value":2.1,"bar":4,"unit":"s"}
@@ -25,13 +27,13 @@ func TestRender(t *testing.T) {
 	require.NoError(t, err)
 	var out bytes.Buffer
 	require.NoError(t, render(&out, entries, "abc", "a machine", time.Unix(0, 0)))
-	require.Contains(t, out.String(),
+	require.True(t, testkit.Contains(t, out.String(),
 		"Commit: `abc`", "Machine: a machine", "1 January 1970",
 		"gap: **2.10 s** (limit 4.00 s) | met | TestFault06_X |",
 		"**not met** | TestFault07_X |", "- row 7 (member paused, blackholed, half open, one way): gap: 13.10 s instead of 5.00 s",
 		"**FAILED** | TestFault08_X |", "- row 8 (quorum lost): its test fails",
 		"picks: **0** (limit 0) | met |", "- row 9 (etcd paused past the TTL, resumed)",
-	)
+	))
 	if _, err := read(strings.NewReader("{")); err == nil {
 		t.Error("an invalid line is accepted")
 	}

@@ -9,16 +9,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func change(t *testing.T, path string, f func([]byte) []byte) {
@@ -88,7 +88,7 @@ func TestDamagedFiles(t *testing.T) {
 				}
 				again.Close()
 			}
-			assert.Equal(t, c.starts, err == nil, "starts %t: %v", err == nil, err)
+			assert.Equal(t, err == nil, c.starts, "starts %t: %v", err == nil, err)
 			if err != nil && (!errors.Is(err, process.ErrDamaged) || !strings.Contains(err.Error(), cfg.DataDir) || !strings.Contains(err.Error(), "--state-dir")) {
 				t.Errorf("error %v", err)
 			}

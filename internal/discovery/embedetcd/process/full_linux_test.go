@@ -3,12 +3,12 @@ package process_test
 import (
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 // If the disk is full when the proxy starts, etcd is started once
@@ -24,10 +24,10 @@ func TestStart_DiskFull(t *testing.T) {
 	cfg.ListenClient = testkit.FreePort(t)
 	h := start(t, cfg)
 	assert.Contains(t, h.State().Ended, "no space left on device")
-	assert.Equal(t, h.Endpoint(), cfg.ListenClient)
+	assert.Equal(t, cfg.ListenClient, h.Endpoint())
 	require.NoError(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=300m"))
 	testkit.Eventually(t, soon, runs(h))
 	_, err := etcdtest.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v")
 	assert.NoError(t, err)
-	assert.Contains(t, out.String(), "trying again", "serves again")
+	testkit.Contains(t, out.String(), "trying again", "serves again")
 }

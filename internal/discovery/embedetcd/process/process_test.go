@@ -15,15 +15,15 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd/process"
 	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) {
@@ -103,7 +103,7 @@ func TestClose(t *testing.T) {
 			signal(t, cfg.DataDir, syscall.SIGSTOP)
 		}
 		h.Close()
-		assert.Equal(t, pid(t, cfg.DataDir), 0, "process that is left")
+		assert.Equal(t, 0, pid(t, cfg.DataDir), "process that is left")
 		if s := slices.DeleteFunc(strings.Split(strings.TrimSpace(out.String()), "\n"), func(line string) bool {
 			return line == "" || strings.Contains(line, "etcd is slow") // the machine is busy
 		}); len(s) > 0 {
@@ -123,7 +123,7 @@ func TestSignalsOfTheService(t *testing.T) {
 	}
 	_, err := etcdtest.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v")
 	require.NoError(t, err)
-	assert.Equal(t, h.State().Ends, 0)
+	assert.EqualValues(t, 0, h.State().Ends)
 }
 
 // The errors of embedetcd reach the caller unchanged.
@@ -197,7 +197,7 @@ func TestEtcd_ExitsWithProxy(t *testing.T) {
 	require.NoError(t, parent.Start())
 	defer func() { _ = parent.Process.Kill() }()
 	testkit.EventuallyTrue(t, soon, func() bool { return strings.Contains(out.String(), "serves") }, "no etcd yet")
-	require.NotEqual(t, pid(t, dir), 0, "no etcd")
+	require.NotEqual(t, 0, pid(t, dir), "no etcd")
 	require.NoError(t, parent.Process.Kill())
 	_ = parent.Wait()
 	testkit.EventuallyEqual(t, soon, func() int { return pid(t, dir) }, 0, "process that is left")

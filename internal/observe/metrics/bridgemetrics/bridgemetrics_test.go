@@ -4,11 +4,11 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/agent/zmqregister"
 	"github.com/pdmesh/pdmesh/internal/observe/metrics/bridgemetrics"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestBridge(t *testing.T) {
@@ -28,5 +28,5 @@ func TestBridge(t *testing.T) {
 		got := m.GetGauge().GetValue() + m.GetCounter().GetValue()
 		assert.True(t, got == want[f.GetName()], "%s is %v, want %v", f.GetName(), got, want[f.GetName()])
 	}
-	assert.Equal(t, len(families), len(want))
+	assert.Equal(t, len(want), len(families))
 }

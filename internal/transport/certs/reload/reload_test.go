@@ -8,10 +8,11 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/pdmesh/pdmesh/internal/transport/certs/reload"
-	"github.com/pdmesh/pdmesh/sim/testkit/assert"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-	"github.com/pdmesh/pdmesh/sim/testkit/require"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -78,7 +79,7 @@ func TestCheck(t *testing.T) {
 		}
 		for n, want := range strings.Split(step.current, "|") {
 			f.Check()
-			assert.Equal(t, *f.Current(), want, "%s, check %d", step.what, n+1)
+			assert.Equal(t, want, *f.Current(), "%s, check %d", step.what, n+1)
 		}
 		if is := f.Status().Problem; !strings.HasSuffix(is, step.problem) || (is == "") != (step.problem == "") {
 			t.Errorf("%s: problem %q", step.what, is)
@@ -87,7 +88,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: calls %q", step.what, got)
 		}
 	}
-	assert.Equal(t, f.Status().Reloads, 4)
+	assert.EqualValues(t, 4, f.Status().Reloads)
 }
 
 // While a check blocks, for example on a network share that is down, the active value remains available.
@@ -103,8 +104,8 @@ func TestCheck_Blocks(t *testing.T) {
 	go func() { defer close(checked); f.Check() }()
 	pipe, err := os.OpenFile(b, os.O_WRONLY, 0) // blocks until the file is read
 	require.NoError(t, err)
-	assert.Equal(t, *f.Current(), "1,,2")
-	assert.Equal(t, f.Status(), reload.Status{})
+	assert.Equal(t, "1,,2", *f.Current())
+	assert.Equal(t, reload.Status{}, f.Status())
 	assert.NoError(t, pipe.Close())
 	<-checked
 }
