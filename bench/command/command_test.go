@@ -44,7 +44,7 @@ func TestRun(t *testing.T) {
 	code, stdout, stderr := bench(t, "run", "--bin", bin, "--pin", "off", "--workloads", "small,prompt64k,open200", "--targets", "nginx,pdmesh,least_loaded",
 		"--nginx", "/nonexistent/nginx", "--build", "again="+filepath.Join(bin, "proxy"), "--repeats", "1", "--duration", "1s", "--warmup", "50ms",
 		"--into", file("performance"), "--machine", "here", "--against", "pdmesh")
-	require.True(t, code == 0, "exit code %d\n%s\n%s", code, stdout, stderr)
+	require.Equal(t, 0, code, "exit code %d\n%s\n%s", code, stdout, stderr)
 	r, err := report.Read(file("performance/here/result.json"))
 	require.NoError(t, err)
 	assert.True(t, len(r.Cells) == 12 && strings.Contains(stdout, "against pdmesh"),

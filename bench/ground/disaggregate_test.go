@@ -32,7 +32,7 @@ func TestDisaggregatedTable(t *testing.T) {
 | 1.5 | 300 | never | 2.00 | 8.00 | 30.0 | 0.0 | 0.0 | 0 | 50 |
 `
 	got := d.Table()
-	assert.True(t, got == want, "got\n%swant\n%s", got, want)
+	assert.Equal(t, want, got, "got\n%swant\n%s", got, want)
 	file := filepath.Join(t.TempDir(), "page.md")
 	require.NoError(t, os.WriteFile(file, []byte("before\n<!-- made by make fleet-disaggregate: begin -->\nold\n<!-- made by make fleet-disaggregate: end -->\nafter\n"), 0o600))
 	require.NoError(t, d.WriteDoc(file))

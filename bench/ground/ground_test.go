@@ -61,10 +61,10 @@ func TestBlocks_VaryInBytes(t *testing.T) {
 		text := r.Messages[1].Content
 		words := model.Tokenize(text)
 		n := strings.Count(text, " ")
-		require.True(t, n == len(words), "%d words are %d tokens", n, len(words))
+		require.Equal(t, len(words), n, "%d words are %d tokens", n, len(words))
 		lengths[len(text)] = true
 	}
-	assert.True(t, len(lengths) >= 2, "all texts have the same length")
+	assert.GreaterOrEqual(t, len(lengths), 2, "all texts have the same length")
 }
 
 func TestTimes(t *testing.T) {
@@ -98,9 +98,9 @@ func TestModel(t *testing.T) {
 		}
 		found[name] = r.Hits
 	}
-	assert.True(t, found["session"] > found["random"],
+	assert.Greater(t, found["session"], found["random"],
 		"session found %.3f of all tokens, random %.3f", found["session"], found["random"])
-	assert.True(t, found[ground.Oracle] > found["round_robin"],
+	assert.Greater(t, found[ground.Oracle], found["round_robin"],
 		"the oracle found %.3f of all tokens, round_robin %.3f", found[ground.Oracle], found["round_robin"])
 	if _, err := model.Run(w, "astrology"); err == nil {
 		t.Error("no error for an unknown policy")

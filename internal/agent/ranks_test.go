@@ -50,7 +50,7 @@ func TestEngineIDs_EachIncarnation(t *testing.T) {
 		s := r.Status()
 		assert.True(t, s.Phase == Serving && s.Reason == "", "status %+v", s)
 		r.after(20*time.Second, func(e *fakeEngine) { // t=27
-			assert.True(t, server.asked == 4, "asked %d times, not at 0, 2, 4 and 6", server.asked)
+			assert.Equal(t, 4, server.asked, "asked %d times, not at 0, 2, 4 and 6", server.asked)
 			server.id, e.stats.StartedAt = "", e.stats.StartedAt.Add(time.Minute)
 		})
 		r.after(4*time.Second, func(*fakeEngine) { server.id = "second" })
@@ -71,7 +71,7 @@ func TestEngineIDs_EachIncarnation(t *testing.T) {
 		assert.True(t, d == "" && len(ids) == 3, "%d incarnations, %s", len(ids), d)
 		for _, say := range []string{"not ready: connection refused", "bootstrap server answers: ready"} {
 			n := strings.Count(out.String(), say)
-			assert.True(t, n == 2, "%q occurs %d times in\n%s", say, n, out)
+			assert.Equal(t, 2, n, "%q occurs %d times in\n%s", say, n, out)
 		}
 	})
 }

@@ -89,7 +89,7 @@ func TestDocsTable_MatchesCode(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(root, "docs/connectors", name+".md")); err != nil {
 			t.Error(err)
 		}
-		assert.True(t, strings.Contains(string(doc), "]("+name+".md)"),
+		assert.Contains(t, string(doc), "]("+name+".md)",
 			"docs/connectors/README.md does not lead to %s.md", name)
 	}
 }

@@ -73,10 +73,10 @@ func TestInvalidRequest_EngineError(t *testing.T) {
 		if want.status >= 400 {
 			refused++
 			a, b := got.header.Get("Content-Type"), want.header.Get("Content-Type")
-			assert.True(t, a == b, "%s: Content-Type %q, an engine says %q", c.Name, a, b)
+			assert.Equal(t, b, a, "%s: Content-Type %q, an engine says %q", c.Name, a, b)
 		}
 	}
-	assert.True(t, refused >= 250, "only %d wrong requests", refused)
+	assert.GreaterOrEqual(t, refused, 250, "only %d wrong requests", refused)
 	r.checkEngines()
 }
 

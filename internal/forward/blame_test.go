@@ -69,7 +69,7 @@ func TestFailingInstance_EjectedAndReadmitted(t *testing.T) {
 			}
 			require.False(t, r.tracker.Available(key(role, s)), "it was never ejected")
 			extra := legs(r.P) - before - n
-			assert.True(t, extra <= n/5+64, "%d extra prefills for %d requests", extra, n)
+			assert.LessOrEqual(t, extra, n/5+64, "%d extra prefills for %d requests", extra, n)
 			s.ClearFaults()
 			eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })
 			s.ForgetRequests()
@@ -126,7 +126,7 @@ func TestInstance_FailsOneModel(t *testing.T) {
 					last = i
 				}
 			}
-			assert.True(t, last < pairs/2,
+			assert.Less(t, last, pairs/2,
 				"%s still gets the requests that it fails, the last one in pair %d of %d", s.Address(), last, pairs)
 			assert.True(t, r.tracker.Available(key(role, s)), "it is ejected for all models")
 			assert.Equal(t, []string{"other"}, r.tracker.FailingModels(key(role, s)), "ejected for")
@@ -313,7 +313,7 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 			require.False(t, a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "",
 				"no Retry-After: %v", a.header)
 		}
-		require.True(t, got[http.StatusServiceUnavailable] != 0, "statuses %v", got)
+		require.NotEqual(t, 0, got[http.StatusServiceUnavailable], "statuses %v", got)
 		// Without the budget, 6 requests would have made 24 legs. The ratio allows a sixth retry, since one is
 		// allowed as soon as the share is above 0.
 		n := legs(r.D)
@@ -347,7 +347,7 @@ func TestCachedTokens_OfPrefill(t *testing.T) {
 			assert.True(t, sums[0] == sums[len(sums)-1] && sums[0] > 16, "prompts of %v tokens: %s", sums, a.body)
 			whole := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
 			again := messageSums(t, whole)
-			assert.True(t, again[0] == sums[0], "the same prompt has %d and %d tokens", sums[0], again[0])
+			assert.Equal(t, sums[0], again[0], "the same prompt has %d and %d tokens", sums[0], again[0])
 		}
 		r.checkEngines()
 	})
@@ -365,7 +365,7 @@ func messageSums(t *testing.T, a answer) (sums []int) {
 		require.NoError(t, json.Unmarshal([]byte(m[1]), &u))
 		sums = append(sums, u.Input+u.Creation+u.Read)
 	}
-	require.True(t, len(sums) != 0, "no usage: %s", a.body)
+	require.NotEmpty(t, sums, "no usage: %s", a.body)
 	return sums
 }
 

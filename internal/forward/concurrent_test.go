@@ -391,7 +391,7 @@ func TestConcurrentUsedConnection(t *testing.T) {
 					breaking.reply(breaks)
 				}
 				again, next := m.pair()
-				assert.True(t, again.TransferID != p.TransferID, "transfer %s was sent again", p.TransferID)
+				assert.NotEqual(t, p.TransferID, again.TransferID, "transfer %s was sent again", p.TransferID)
 				again.reply(ok)
 				next.reply(streams)
 				m.checkServed(got)

@@ -466,7 +466,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 			}
 			t.Logf("ways %v, refused %v", ways, reasons)
 			for _, how := range c.how {
-				assert.True(t, ways[how] != 0, "none went on by %s", how)
+				assert.NotEqual(t, 0, ways[how], "none went on by %s", how)
 				delete(ways, how)
 			}
 			delete(ways, "completed")

@@ -35,7 +35,7 @@ func TestDisaggregateLearns(t *testing.T) {
 				r.checkComplete(a, true, body)
 				why := r.entry().DecodeOnly
 				got := a.header.Get("X-PD-Decode-Only")
-				assert.True(t, got == why, "X-PD-Decode-Only is %q, the log has %q", got, why)
+				assert.Equal(t, why, got, "X-PD-Decode-Only is %q, the log has %q", got, why)
 				reasons[why]++
 			}
 			r.rec.mu.Lock()

@@ -527,7 +527,7 @@ func TestModels_EjectedNotQueried(t *testing.T) {
 	asked := sick.Counters().Requests
 	a := r.get("/v1/models")
 	for _, q := range sick.Requests() {
-		assert.True(t, q.Path != "/v1/models", "the failing instance was queried")
+		assert.NotEqual(t, "/v1/models", q.Path, "the failing instance was queried")
 	}
 	assert.True(t, a.status == http.StatusOK && sick.Counters().Requests == asked,
 		"%d, %d legs to the failing instance", a.status, sick.Counters().Requests-asked)
@@ -633,7 +633,7 @@ func TestUnreachablePrefill_NotPairedAgain(t *testing.T) {
 			"%s %d: %d after %d failures: %s", path, i, a.status, e.Failed, a.body)
 		failed += e.Failed
 	}
-	assert.True(t, failed != 0, "no prompt was sent to the prefill instance that decode cannot reach")
+	assert.NotEqual(t, 0, failed, "no prompt was sent to the prefill instance that decode cannot reach")
 }
 
 // The last attempt goes to the decode instance that has failed only requests with a KV transfer.
@@ -823,7 +823,7 @@ func TestRefusedPrompt_NotCounted(t *testing.T) {
 		ask(strings.Repeat("too many words ", 1<<16), http.StatusBadRequest)
 		for i, home := range homes {
 			now := ask(chat(i), http.StatusOK)
-			assert.True(t, now == home, "chat %d went to %s, then to %s", i, home, now)
+			assert.Equal(t, home, now, "chat %d went to %s, then to %s", i, home, now)
 		}
 	}
 }

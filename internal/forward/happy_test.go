@@ -138,7 +138,7 @@ func TestControlFields_Stripped(t *testing.T) {
 					assert.Equal(t, "", q.Header.Get(h), "%s reached an engine", h)
 				}
 			}
-			assert.True(t, len(seen) >= 3, "%d requests reached engines", len(seen))
+			assert.GreaterOrEqual(t, len(seen), 3, "%d requests reached engines", len(seen))
 			r.checkEngines()
 		})
 	}
@@ -196,7 +196,7 @@ func TestPassthroughAndModels(t *testing.T) {
 	a := r.post("/tokenize", `{"model":"m","prompt":"a b c"}`)
 	a.require(t, http.StatusOK, `"count"`)
 	n := len(posted(r.D[0]))
-	require.True(t, n == 1, "decode saw %d requests", n)
+	require.Equal(t, 1, n, "decode saw %d requests", n)
 	get := func(path string) (int, string) {
 		a := r.get(path)
 		return a.status, string(a.body)

@@ -55,7 +55,7 @@ func TestLargeAnswer_Edited(t *testing.T) {
 		t.Errorf("%d choices of another end", len(got.Choices))
 	}
 	n := a.header.Get("Content-Length")
-	assert.True(t, n == strconv.Itoa(len(a.body)), "Content-Length %s of %d", n, len(a.body))
+	assert.Equal(t, strconv.Itoa(len(a.body)), n, "Content-Length %s of %d", n, len(a.body))
 	assert.Equal(t, "decode/aborted", r.rec.retried(), "retried")
 	r.checkEngines()
 }

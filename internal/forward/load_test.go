@@ -251,6 +251,6 @@ func TestReturningInstanceStartsSlowly(t *testing.T) {
 	last := share(400)
 	stop()
 	wg.Wait()
-	assert.True(t, first < last, "it began with %.3f of the requests and ended with %.3f", first, last)
+	assert.Less(t, first, last, "it began with %.3f of the requests and ended with %.3f", first, last)
 	r.checkEngines()
 }

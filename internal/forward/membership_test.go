@@ -32,7 +32,7 @@ func TestClientLeaves_BeforePick(t *testing.T) {
 		assert.True(t, e.Outcome == relay.OutcomeClientGone && e.Failed == 0, "%s: %+v", path, e)
 		for _, s := range append(r.P, r.D...) {
 			q := s.Requests()
-			assert.True(t, len(q) == 0, "%s: an engine got %d requests", path, len(q))
+			assert.Empty(t, q, "%s: an engine got %d requests", path, len(q))
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestHeadersOfOneConnection(t *testing.T) {
 	ids := make([]string, len(turns))
 	for _, engine := range []*fakevllm.Server{r.P[0], r.D[0]} {
 		list := posted(engine)
-		require.True(t, len(list) == len(turns), "%s had %d requests", engine.Address(), len(list))
+		require.Equal(t, len(turns), len(list), "%s had %d requests", engine.Address(), len(list))
 		for i, q := range list {
 			s := turns[i]
 			key := s.key

@@ -173,7 +173,7 @@ func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.
 func (w *notifiedRig) leg(role instance.Role) *notifiedLeg {
 	w.t.Helper()
 	l := await(w.t, "a "+string(role)+" leg", w.legs)
-	require.True(w.t, l.role == role, "a %s leg came where one for %s was due: %s", l.role, role, l.body)
+	require.Equal(w.t, role, l.role, "a %s leg came where one for %s was due: %s", l.role, role, l.body)
 	return l
 }
 
@@ -186,7 +186,7 @@ func (w *notifiedRig) roundTrip() {
 	w.notifyAll(p)
 	p.reply(ok)
 	d := w.leg(instance.Decode)
-	require.True(w.t, d.tag == p.tag, "decode was sent for %s, due was %s", d.tag, p.tag)
+	require.Equal(w.t, p.tag, d.tag, "decode was sent for %s, due was %s", d.tag, p.tag)
 	d.reply(streams)
 	w.checkServed(got)
 }

@@ -264,7 +264,7 @@ func TestWantedRanks(t *testing.T) {
 	may := startRanks(t, func(o *forward.Options) { o.Ranked = func(*http.Request) bool { return true } })
 	for i, rank := range []string{"1", "1", "3", "3", "x", "-1", ""} {
 		a := may.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", rank)
-		require.True(t, a.status == http.StatusOK, "%q: %d: %s", rank, a.status, a.body)
+		require.Equal(t, http.StatusOK, a.status, "%q: %d: %s", rank, a.status, a.body)
 		if i == 1 {
 			if p, d := requestsPerRank(may.P[0]), requestsPerRank(may.D[0]); !slices.Equal(p, []int64{0, 2, 0, 0}) || !slices.Equal(d, []int64{0, 2}) {
 				t.Errorf("rank 1: prefill %v, decode %v", p, d)

@@ -112,7 +112,7 @@ func (r *rig) sameEvents(got, want []string) {
 		require.NoError(r.t, err)
 		w, err := agents.Steady(want[i])
 		require.NoError(r.t, err)
-		assert.True(r.t, g == w, "event %d\n%s, want\n%s", i, g, w)
+		assert.Equal(r.t, w, g, "event %d\n%s, want\n%s", i, g, w)
 	}
 }
 

@@ -125,7 +125,7 @@ func (r *rig) checkRow(t *testing.T, row routes.Row, url string) {
 		r.request(t, url, row, path, body, contentType, "X-Api-Key", adminKey)
 		for _, e := range engines {
 			n := len(received(e, row.Route.Method(), path))
-			assert.True(t, n == 1, "%s: an engine got %d requests", row.Route, n)
+			assert.Equal(t, 1, n, "%s: an engine got %d requests", row.Route, n)
 		}
 	case routes.Answered:
 		// For the list of models, the proxy itself sends the engines a GET.

@@ -186,6 +186,6 @@ func (r *rig) checkBroken(q scenario, a answer) {
 	i := strings.LastIndex(string(a.body), event)
 	require.True(r.t, i >= 0 && strings.Count(string(a.body[i:]), "\n\n") == 1, "its last event is no error: %s", a.body)
 	for _, end := range []string{"[DONE]", "message_stop", "response.completed", "response.incomplete"} {
-		require.False(r.t, strings.Contains(string(a.body), end), "%s: %s", end, a.body)
+		require.NotContains(r.t, string(a.body), end, "%s: %s", end, a.body)
 	}
 }

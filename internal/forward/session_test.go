@@ -34,10 +34,10 @@ func TestSessionsKeepTheirPair(t *testing.T) {
 		pairs[first] = true
 		for range 3 {
 			next := pairOf(r, "Session-Id", id)
-			assert.True(t, next == first, "session %s went from %s to %s", id, first, next)
+			assert.Equal(t, first, next, "session %s went from %s to %s", id, first, next)
 		}
 	}
-	assert.True(t, len(pairs) >= 2, "all sessions are on %v", pairs)
+	assert.GreaterOrEqual(t, len(pairs), 2, "all sessions are on %v", pairs)
 	turns := map[string]bool{}
 	for range 3 {
 		turns[pairOf(r)] = true
@@ -66,7 +66,7 @@ func TestSessionHeader_IgnoredByDefault(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 2, 2, nil)
 	a, b := pairOf(r, "Session-Id", "s"), pairOf(r, "Session-Id", "s")
-	assert.True(t, a != b, "both requests went to %s", a)
+	assert.NotEqual(t, b, a, "both requests went to %s", a)
 }
 
 // A session whose instance is overloaded is served by another one, and the answer and the log have the
@@ -91,7 +91,7 @@ func TestSession_SkipsOverloaded(t *testing.T) {
 	}
 	r.sched.Loads.SetOthers(nil)
 	back := ask().header
-	assert.True(t, back.Get("X-Pd-Decode") == home, "idle again, and %s serves", back.Get("X-Pd-Decode"))
+	assert.Equal(t, home, back.Get("X-Pd-Decode"), "idle again, and %s serves", back.Get("X-Pd-Decode"))
 	r.checkEngines()
 }
 

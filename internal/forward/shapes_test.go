@@ -128,7 +128,7 @@ func TestClientLeaves_BetweenLegs(t *testing.T) {
 			}}
 		})
 		a := r.postCtx(ctx, q.path, q.body(""))
-		require.True(t, a.err != nil, "the client did not leave")
+		require.Error(t, a.err, "the client did not leave")
 		if e := r.entry(); e.Outcome != relay.OutcomeClientGone || e.Failed != 0 && r.rec.retried() != "" {
 			t.Fatalf("entry %+v", e)
 		}

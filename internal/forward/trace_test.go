@@ -68,7 +68,7 @@ func sentTo(t *testing.T, s *fakevllm.Server, path string) http.Header {
 			found = append(found, req.Header)
 		}
 	}
-	require.True(t, len(found) == 1, "%s got %d requests, want one", s.Address(), len(found))
+	require.Equal(t, 1, len(found), "%s got %d requests, want one", s.Address(), len(found))
 	return found[0]
 }
 
@@ -125,7 +125,7 @@ func TestTraceOfARetry(t *testing.T) {
 	var prefills []string
 	for _, s := range c.Spans() {
 		text := protojson.Format(s.Span)
-		assert.False(t, strings.Contains(text, "THE-PROMPT"), "the prompt is in %s", text)
+		assert.NotContains(t, text, "THE-PROMPT", "the prompt is in %s", text)
 		if s.Name == "prefill" {
 			prefills = append(prefills, s.Attribute("error.type"))
 		}
@@ -195,7 +195,7 @@ func TestUnsampledTrace(t *testing.T) {
 	}
 	require.NoError(t, tracer.Close(t.Context()))
 	spans := c.Spans()
-	assert.True(t, len(spans) <= 0, "%d spans", len(spans))
+	assert.Empty(t, spans, "%d spans", len(spans))
 }
 
 // Without tracing, a client's traceparent is passed on unchanged.

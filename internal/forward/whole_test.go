@@ -84,7 +84,7 @@ func TestAnswerOfUnknownLength(t *testing.T) {
 					t.Errorf("status %d, %d bytes of %d", w.Code, w.Body.Len(), n)
 				}
 				got := w.Header().Get("Content-Length")
-				assert.True(t, got == strconv.Itoa(n), "Content-Length %q, want %d", got, n)
+				assert.Equal(t, strconv.Itoa(n), got, "Content-Length %q, want %d", got, n)
 			})
 		}
 	}

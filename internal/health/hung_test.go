@@ -216,10 +216,10 @@ func TestTracker_HungCore(t *testing.T) {
 			require.False(t, tr.Available(in.Key), "readmitted without a trial")
 			resume()
 			for begun := time.Now(); !tr.Available(in.Key); time.Sleep(100 * time.Millisecond) {
-				require.True(t, time.Since(begun) <= 30*time.Second, "not readmitted after a successful trial")
+				require.LessOrEqual(t, time.Since(begun), 30*time.Second, "not readmitted after a successful trial")
 			}
 			s := tr.Share(in.Key)
-			assert.True(t, s <= 0.2, "share %v right after", s)
+			assert.LessOrEqual(t, s, 0.2, "share %v right after", s)
 			assert.EqualValues(t, 0, dead.Load(),
 				"a hung instance may still answer, and its legs were ended without an alternative")
 		})
@@ -387,8 +387,8 @@ func TestTracker_FailedTrialsDoubleTheEjection(t *testing.T) {
 			assert.True(t, d >= 5*time.Second && d <= 40*time.Second, "trial %d came %s after the one before", i, d)
 		}
 		last := list[len(list)-1].Sub(list[len(list)-2])
-		assert.True(t, last >= 15*time.Second, "the last trial came %s after the one before", last)
-		assert.True(t, c.results[health.TrialFailed] >= 10, "results %v", c.results)
+		assert.GreaterOrEqual(t, last, 15*time.Second, "the last trial came %s after the one before", last)
+		assert.GreaterOrEqual(t, c.results[health.TrialFailed], 10, "results %v", c.results)
 	})
 }
 
@@ -461,7 +461,7 @@ func TestTracker_TrialNotSent(t *testing.T) {
 		assert.False(t, tr.Available(in.Key))
 		assert.False(t, tr.Unreachable(in.Key))
 		c.set(func() {
-			assert.True(t, len(c.results) == 0, "results %v", c.results)
+			assert.Empty(t, c.results, "results %v", c.results)
 			c.unsent["d:1"] = false
 		})
 		time.Sleep(8 * time.Second)

@@ -67,7 +67,7 @@ func silentTime(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Du
 	begun := time.Now()
 	tr.Suspect(in)
 	for tr.Available(in.Key) {
-		require.True(t, time.Since(begun) <= time.Minute, "it is not ejected")
+		require.LessOrEqual(t, time.Since(begun), time.Minute, "it is not ejected")
 		time.Sleep(10 * time.Millisecond)
 	}
 	require.True(t, tr.Unreachable(in.Key), "it is ejected, and not as silent")
@@ -91,7 +91,7 @@ func TestSilence_PeerAnswers(t *testing.T) {
 		src.set(in, peer)
 		resume := eng.hang("d:1")
 		first := silentTime(t, tr, in)
-		assert.True(t, first <= 2*time.Second, "ejected after %s", first)
+		assert.LessOrEqual(t, first, 2*time.Second, "ejected after %s", first)
 		time.Sleep(1500 * time.Millisecond)
 		resume()
 		time.Sleep(3 * time.Second)
@@ -100,7 +100,7 @@ func TestSilence_PeerAnswers(t *testing.T) {
 		resume = eng.hang("d:1")
 		defer resume()
 		second := silentTime(t, tr, in)
-		assert.True(t, second >= 2*first, "given %s, then %s: that it was slow is forgotten", first, second)
+		assert.GreaterOrEqual(t, second, 2*first, "given %s, then %s: that it was slow is forgotten", first, second)
 		assert.EqualValues(t, 0, dead.Load(), "a silent instance may still answer, and was called dead")
 	})
 }
@@ -135,7 +135,7 @@ func TestSilence_EndsWhileEjected(t *testing.T) {
 			require.True(t, tr.Available(in.Key), "%s: it answers, and is not back", name)
 			defer eng.hang("d:1")()
 			d := silentTime(t, tr, in)
-			assert.True(t, d <= 2*time.Second, "%s: ejected after %s of silence", name, d)
+			assert.LessOrEqual(t, d, 2*time.Second, "%s: ejected after %s of silence", name, d)
 		})
 	}
 }
@@ -151,7 +151,7 @@ func TestSilence_PeerAnswersSlowly(t *testing.T) {
 		answer := eng.hang("d:2")
 		time.AfterFunc(1200*time.Millisecond, answer)
 		d := silentTime(t, tr, in)
-		assert.True(t, d >= 4*1200*time.Millisecond, "ejected after %s, though its peer took 1.2 s to answer", d)
+		assert.GreaterOrEqual(t, d, 4*1200*time.Millisecond, "ejected after %s, though its peer took 1.2 s to answer", d)
 	})
 }
 
@@ -212,7 +212,7 @@ func TestSilence_DecodeAsPeers(t *testing.T) {
 		resume := eng.hang("p:1")
 		defer resume()
 		d := silentTime(t, tr, in)
-		assert.True(t, d >= 5*time.Second, "ejected after %s", d)
+		assert.GreaterOrEqual(t, d, 5*time.Second, "ejected after %s", d)
 	})
 }
 

@@ -139,7 +139,7 @@ func TestRefused_ReadmittedByProbe(t *testing.T) {
 		require.True(t, tr.Available(in.Key), "a good probe did not bring it back within one interval")
 		require.False(t, tr.Unreachable(in.Key), "a good probe did not bring it back within one interval")
 		s := tr.Share(in.Key)
-		require.True(t, s < 0.5, "share %v right after the return", s)
+		require.Less(t, s, 0.5, "share %v right after the return", s)
 		time.Sleep(10 * time.Second)
 		require.EqualValues(t, 1, tr.Share(in.Key), "share after the slow start")
 	})
@@ -346,7 +346,7 @@ func TestSuspect_ProbeNotSent(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		n := strings.Count(out.String(), "could not be probed")
-		assert.True(t, n == 2, "logged %d times in 20 s:\n%s", n, &out)
+		assert.Equal(t, 2, n, "logged %d times in 20 s:\n%s", n, &out)
 		// Its existing strikes are kept.
 		tr.Strike(in, "m", "x", false)
 		tr.Suspect(in)

@@ -77,7 +77,7 @@ func TestCORSAsVLLM(t *testing.T) {
 				}
 			}
 			diff := cmp.Diff(want, corsHeaders(header))
-			assert.True(t, diff == "", "%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
+			assert.Equal(t, "", diff, "%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
 		}
 	}
 }

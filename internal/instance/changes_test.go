@@ -86,5 +86,5 @@ func TestChanges_TransformSnapshot(t *testing.T) {
 	s := random(nil)
 	instance.Changes(nil, s, func(was, _ *instance.Instance) { n++ })
 	instance.Changes(s, nil, func(_, is *instance.Instance) { n++ })
-	assert.True(t, n == 2*len(s.All()), "%d changes for %d entries that came and went", n, len(s.All()))
+	assert.Equal(t, 2*len(s.All()), n, "%d changes for %d entries that came and went", n, len(s.All()))
 }

@@ -75,7 +75,7 @@ func TestFollow_NeverMissesTheNewest(t *testing.T) {
 	defer cancel()
 	seen := int64(0)
 	instance.Follow(ctx, p.snapshot, func(_, next *instance.Snapshot) {
-		assert.True(t, next.Revision > seen, "revision %d after %d", next.Revision, seen)
+		assert.Greater(t, next.Revision, seen, "revision %d after %d", next.Revision, seen)
 		if seen = next.Revision; seen == last {
 			cancel()
 		}

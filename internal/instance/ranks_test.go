@@ -33,6 +33,6 @@ func TestLocalRanks(t *testing.T) {
 			got = append(got, in.EngineID(rank))
 		}
 		d := cmp.Diff(tc.want, got)
-		assert.True(t, d == "", "%s: %s", tc.name, d)
+		assert.Equal(t, "", d, "%s: %s", tc.name, d)
 	}
 }

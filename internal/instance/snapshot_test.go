@@ -43,7 +43,7 @@ func TestSnapshotFindsMembers(t *testing.T) {
 		last := ""
 		for _, in := range s.All() {
 			order := map[instance.Role]string{instance.Prefill: "1", instance.Decode: "2"}[in.Role] + in.Address
-			require.True(t, order >= last, "%s comes after %s", order, last)
+			require.GreaterOrEqual(t, order, last, "%s comes after %s", order, last)
 			last = order
 			if got, ok := s.Lookup(in.Key); ok != (members[in.Key] != nil) || got != members[in.Key] {
 				t.Fatalf("%s: found %+v, want %+v", in.Key, got, members[in.Key])

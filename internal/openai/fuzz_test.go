@@ -88,7 +88,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if kind == openai.Generate {
 			at := lastObject(members, "sampling_params")
-			require.True(t, at >= 0, "%q has no sampling_params", body)
+			require.GreaterOrEqual(t, at, 0, "%q has no sampling_params", body)
 			members, _ = rawMembers(members[at].value)
 			limit = lastOf(members, "max_tokens")
 		}
@@ -205,7 +205,7 @@ func FuzzEvents(f *testing.F) {
 				batch = tail
 			}
 			left := bytes.Trim(batch, "\r\n")
-			require.True(t, len(left) == 0, "%q in reads of %v: %q goes out as a part of an event", stream, cuts, left)
+			require.Empty(t, left, "%q in reads of %v: %q goes out as a part of an event", stream, cuts, left)
 			sent = append(sent, buf[:end]...)
 			buf = bytes.Clone(buf[end:])
 			seen = len(buf)

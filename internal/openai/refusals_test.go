@@ -57,7 +57,7 @@ func TestRefusalsMatchVLLM(t *testing.T) {
 			refused++
 		}
 	}
-	assert.True(t, refused >= 100, "only %d of the recorded requests were refused", refused)
+	assert.GreaterOrEqual(t, refused, 100, "only %d of the recorded requests were refused", refused)
 	assert.Equal(t, answerTo(t, "text"), string(openai.NotJSON().JSON()), "of another Content-Type")
 	assert.Equal(t, answerTo(t, "model other"), string(openai.UnknownModel("other", []string{refusals.Model}).JSON()),
 		"of an unknown model")

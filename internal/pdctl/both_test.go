@@ -63,7 +63,7 @@ func TestAddLMCacheDecode(t *testing.T) {
 		"--lmcache-init-port", "7300,7301", "--lmcache-alloc-port", "7400, 7401", "--lmcache-host", "10.0.0.8")
 	_, out, _ := r.run("get", "decode", e)
 	for _, want := range []string{`"lmcache_init":[7300,7301]`, `"lmcache_alloc":[7400,7401]`, `"receiver_host":"10.0.0.8"`} {
-		assert.True(t, strings.Contains(strings.Join(strings.Fields(out), ""), want),
+		assert.Contains(t, strings.Join(strings.Fields(out), ""), want,
 			"the record lacks %s:\n%s", want, out)
 	}
 }

@@ -53,7 +53,7 @@ func TestDebugAndRoute(t *testing.T) {
 			"asked %s, want %s: %s %s", asked, tc.want, out, errs)
 	}
 	_, out, errs := r.run("route", "--explain", "debug_test.go", "--proxy", proxy.URL, "--admin-key", "k")
-	assert.True(t, strings.Contains(out, "target new (20 %)\n"), "%s %s", out, errs)
+	assert.Contains(t, out, "target new (20 %)\n", "%s %s", out, errs)
 }
 
 // debug runs its commands with the flags of its command line.

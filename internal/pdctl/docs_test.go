@@ -59,7 +59,7 @@ func TestDocs_Commands(t *testing.T) {
 			}
 		}
 	}
-	assert.True(t, calls >= 25, "only %d calls found", calls)
+	assert.GreaterOrEqual(t, calls, 25, "only %d calls found", calls)
 }
 
 // Every command has examples, and accepts them.
@@ -98,7 +98,7 @@ func TestDoctorPage_ListsAllChecks(t *testing.T) {
 	t.Parallel()
 	page := testkit.ReadFile(t, "../../docs/cli.md")
 	for _, c := range doctor.Checks() {
-		assert.True(t, strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Description+" |"),
+		assert.Contains(t, string(page), "\n| `"+c.Name+"` | "+c.Description+" |",
 			"check %s is not on the page, or says something else", c.Name)
 	}
 	assert.Contains(t, string(page), "5: errors or warnings")

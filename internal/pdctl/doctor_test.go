@@ -112,7 +112,7 @@ func finds(t *testing.T, list []doctor.Finding, check, subject string, words ...
 		}
 		text := f.What + "\n" + f.Why + "\n" + f.Cure + "\n" + strings.Join(f.Commands, "\n")
 		for _, w := range words {
-			assert.True(t, strings.Contains(text, w), "%s %s: %q is not in\n%s", check, subject, w, text)
+			assert.Contains(t, text, w, "%s %s: %q is not in\n%s", check, subject, w, text)
 		}
 		return f
 	}
@@ -155,7 +155,7 @@ func TestDoctorKVBoth(t *testing.T) {
 	list := slices.DeleteFunc(r.examined(5), func(f doctor.Finding) bool { return f.Check != "kv_role" })
 	for subject, role := range map[string]string{"prefill/10.0.0.7:8100": "kv_producer", "decode/10.0.0.8:8200": "kv_consumer"} {
 		f := finds(t, list, "kv_role", subject, "deprecated with NIXL", "vLLM 0.32", `"kv_role":"`+role+`"`)
-		assert.True(t, f.Severity == doctor.Note, "%+v", f)
+		assert.Equal(t, doctor.Note, f.Severity, "%+v", f)
 	}
 	assert.Len(t, list, 2)
 }
@@ -233,7 +233,7 @@ func TestDoctorRejectedValue(t *testing.T) {
 	at := " --etcd-endpoints " + r.etcd.Endpoint()
 	finds(t, got, "rejected", "prefill/10.0.0.1:1", "use starting, ready, draining or down", "remove the instance and add it again", "pdctl remove prefill 10.0.0.1:1"+at, "pdctl add prefill 10.0.0.1:1"+at)
 	f := finds(t, got, "rejected", "decode/10.0.0.2:1", "broken JSON", "correct or upgrade that program", "pdctl get decode/10.0.0.2:1")
-	assert.False(t, strings.Contains(strings.Join(f.Commands, " "), "remove"),
+	assert.NotContains(t, strings.Join(f.Commands, " "), "remove",
 		"a leased entry is to be removed: %q", f.Commands)
 	finds(t, got, "rejected", "decode/10.0.0.3:1", "unknown connector", "--connector is one of plain, nixl")
 	for address, quoted := range map[string]string{"$(rm -rf x):1": "'$(rm -rf x):1'", "--force": "--force"} {
@@ -358,7 +358,7 @@ func TestDoctorOneEngineTwice(t *testing.T) {
 	got := r.examined(5)
 	noRemoval := func(f doctor.Finding) {
 		t.Helper()
-		assert.False(t, strings.Contains(strings.Join(f.Commands, " "), "remove"), "%q", f.Commands)
+		assert.NotContains(t, strings.Join(f.Commands, " "), "remove", "%q", f.Commands)
 	}
 	noRemoval(finds(t, got, "conflict", "prefill/10.0.0.7:8100", "stop one of the two agents", "pdctl get prefill/10.0.0.7:8100", "pdctl get prefill/node7:8100"))
 	finds(t, got, "conflict", "decode/10.0.0.9:8200", "pdctl remove decode node9:8200")
@@ -560,7 +560,7 @@ func TestDoctorDeadEngines(t *testing.T) {
 	finds(t, got, "engine", "decode/10.0.0.3:8200", "its agent cannot use its engine", "down: no TLS", "correct --engine-ca, --engine-cert and --engine-key of its agent on 10.0.0.3, or the certificate of the engine")
 	finds(t, got, "engine", "decode/"+quiet, "1 of 1 proxies cannot use it", "connection refused", "reach its address")
 	f := finds(t, got, "engine", "prefill/10.0.0.6:8100", "its bootstrap server 10.0.0.6:8998 does not return engine ids", "--bootstrap-port", "curl -i http://10.0.0.6:8998/query")
-	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
+	assert.Equal(t, doctor.Warning, f.Severity, "severity %s", f.Severity)
 	for _, f := range got {
 		assert.False(t, f.Check == "engine" && f.Subject == "prefill/10.0.0.5:8100",
 			"an engine that is starting: %+v", f)
@@ -591,7 +591,7 @@ func TestDoctorProbesEnd(t *testing.T) {
 		case f.Check == "unseen" && f.Subject == "engines":
 			unseen++
 			finds(t, []doctor.Finding{f}, "unseen", "engines", "set a longer --timeout")
-			assert.False(t, strings.Contains(f.Cure, "etcd"), "the cure of another problem: %+v", f)
+			assert.NotContains(t, f.Cure, "etcd", "the cure of another problem: %+v", f)
 		case strings.Contains(f.What, "does not answer /health"):
 			silent++
 		}
@@ -626,7 +626,7 @@ func TestDoctorStaleProxy(t *testing.T) {
 		assert.Equal(t, doctor.Warning, f.Severity)
 	}
 	for _, f := range got {
-		assert.False(t, strings.Contains(f.Subject, "10.0.0.3"), "a proxy that has applied a limit, and has nothing in flight: %+v", f)
+		assert.NotContains(t, f.Subject, "10.0.0.3", "a proxy that has applied a limit, and has nothing in flight: %+v", f)
 	}
 }
 
@@ -646,10 +646,10 @@ func TestDoctorEjectedAndMemberDown(t *testing.T) {
 	f := finds(t, got, "engine", "decode/10.0.0.8:8200", "2 of 2 proxies cannot use it: ejected", "connection refused", "pdctl get decode/10.0.0.8:8200", "pdctl remove decode 10.0.0.8:8200", "if the engine will not return, remove the instance")
 	assert.Equal(t, doctor.Error, f.Severity)
 	f = finds(t, got, "engine", "decode/10.0.0.9:8200", "1 of 2 proxies cannot use it: ejected")
-	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
+	assert.Equal(t, doctor.Warning, f.Severity, "severity %s", f.Severity)
 	finds(t, got, "engine", "decode/10.0.0.10:8200", "1 of 2 proxies cannot use it: ejected", "it requires a client certificate", "correct --engine-ca, --engine-cert")
 	f = finds(t, got, "etcd", "etcd "+away, "a member of etcd does not answer; the others work")
-	assert.True(t, f.Severity == doctor.Warning, "severity %s", f.Severity)
+	assert.Equal(t, doctor.Warning, f.Severity, "severity %s", f.Severity)
 	testkit.Contains(t, r.ok("get", "decode/10.0.0.8:8200"), "ejected", "connection refused")
 }
 
@@ -730,7 +730,7 @@ func TestDoctorOneSideChannelPortTwice(t *testing.T) {
 	got := r.examined(5)
 	finds(t, got, "ports", "decode/10.0.0.7:8200", "port 5601", "prefill/10.0.0.7:8100 (nixl_side_channel)", "different port for each engine with VLLM_NIXL_SIDE_CHANNEL_PORT", "pdctl get decode/10.0.0.7:8200")
 	for _, f := range got {
-		assert.False(t, strings.Contains(f.What, "10.0.0.8"), "another machine: %+v", f)
+		assert.NotContains(t, f.What, "10.0.0.8", "another machine: %+v", f)
 	}
 }
 
@@ -799,5 +799,5 @@ func TestDoctorSlow(t *testing.T) {
 	members.Del(t, r.cli, "/pd/proxies/p3")
 	r.ok("cordon", "decode", "10.0.0.0:8200")
 	list = r.examined(0)
-	assert.True(t, len(list) == 0, "cordoned: %+v", list)
+	assert.Empty(t, list, "cordoned: %+v", list)
 }

@@ -104,7 +104,7 @@ func TestDryRun(t *testing.T) {
 		slices.Sort(would)
 		r.ok(args...)
 		d := cmp.Diff(r.touched(before), would, cmp.Transformer("times", sameTimes))
-		assert.True(t, d == "", "%s (-written +said)\n%s", line, d)
+		assert.Equal(t, "", d, "%s (-written +said)\n%s", line, d)
 	}
 }
 
@@ -210,10 +210,10 @@ func TestSelector(t *testing.T) {
 	assert.Contains(t, r.want(1, "", "list", "--selector", "rack=5"), "no instance matches --selector rack=5")
 	for term, hint := range map[string]string{"rack=3,4": "rack in (3,4)", "rack!=3,4": "rack notin (3,4)"} {
 		errs := r.want(1, "", "list", "--selector", term)
-		assert.True(t, strings.Contains(errs, "no instance has a label 4: for several values write "+hint), "%q", errs)
+		assert.Contains(t, errs, "no instance has a label 4: for several values write "+hint, "%q", errs)
 	}
 	errs := r.want(1, "both/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "drain", "both", "10.0.0.8:8200")
-	assert.True(t, strings.Contains(errs, "1 of 1 failed"), "%q", errs)
+	assert.Contains(t, errs, "1 of 1 failed", "%q", errs)
 	r.want(1, "prefill/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n"+
 		"decode/10.0.0.8:8200: failed: not done: 10.0.0.8:8200 is registered as decode only: name that role instead of both, or register the engine in both roles\n", "remove", "both", "10.0.0.8:8200")
 	got := r.listings().Instances
@@ -225,7 +225,7 @@ func TestSelector(t *testing.T) {
 	r.want(0, removed("prefill", "10.0.0.6:8100")+removed("decode", "10.0.0.6:8100"), "remove", "both", "--selector", "state=drain")
 	r.want(0, "decode/10.0.0.8:8200: weight 300 for 1m30s\n", "weight", "decode", "10.0.0.8:8200", "300", "--for", "90")
 	errs = r.want(1, "", "drain", "prefill", "--selector", "rack=9")
-	assert.True(t, strings.Contains(errs, "no prefill instance matches --selector rack=9"), "%q", errs)
+	assert.Contains(t, errs, "no prefill instance matches --selector rack=9", "%q", errs)
 	_, wide, _ := r.run("list", "-o", "wide", "-l", "zone=a")
 	require.True(t, testkit.Contains(t, wide, "LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT"))
 	_, forms, _ := r.run("__complete", "list", "-o", "")

@@ -175,9 +175,9 @@ func TestRevertBeforeTheAuditLog(t *testing.T) {
 	}
 	for _, want := range []string{"the audit log is empty; it keeps 30 days", "the audit log begins at revision "} {
 		errs := r.want(0, "no differences\n", "diff", "--from", at)
-		assert.True(t, strings.Contains(errs, "warning: "+want), "%q is not in %q", want, errs)
+		assert.Contains(t, errs, "warning: "+want, "%q is not in %q", want, errs)
 		errs = r.want(0, "nothing to change\n", "revert", at)
-		assert.True(t, strings.Contains(errs, "warning: "+want), "%q is not in %q", want, errs)
+		assert.Contains(t, errs, "warning: "+want, "%q is not in %q", want, errs)
 		if code, out, errs := r.runEnv(env, "revert", at); code != 2 || out != "" || !strings.Contains(errs, want) || !strings.Contains(errs, "nothing was done. Repeat the command with --yes") {
 			t.Errorf("exit %d: %s%s", code, out, errs)
 		}
@@ -242,7 +242,7 @@ func TestExport_UnusualRecords(t *testing.T) {
 		t.Error(out)
 	}
 	want := rejected + `: left out: the value must be empty, host:port, http://host:port or a JSON object, not the text "null"` + "\n"
-	assert.True(t, errs == want, "%q, want %q", errs, want)
+	assert.Equal(t, want, errs, "%q, want %q", errs, want)
 	path := filepath.Join(t.TempDir(), "fleet.yaml")
 	testkit.WriteFile(t, path, "statics: {"+empty+": , "+rejected+": }")
 	out = r.ok("apply", "-f", path)
@@ -278,7 +278,7 @@ func TestApplyKeepsRoles(t *testing.T) {
 	r.ok("weight", "prefill/"+x, "default")
 	r.ok("role", "decode", x, "--for", "1h")
 	errs = r.want(0, "nothing to change\n", "apply", "-f", path)
-	assert.True(t, errs == "override/prefill/"+x+": keeps an engine in one role for a time, not changed\n", "%q", errs)
+	assert.Equal(t, "override/prefill/"+x+": keeps an engine in one role for a time, not changed\n", errs, "%q", errs)
 	testkit.WriteFile(t, path, "intents: {prefill/"+x+": {state: cordon, weight: 50}}")
 	r.ok("apply", "-f", path)
 	got := r.operated()[override]
@@ -364,17 +364,17 @@ limits:
 	} {
 		file(text)
 		errs := r.want(2, "", "apply", "-f", path, "--dry-run")
-		assert.True(t, strings.Contains(errs, want), "%s: %q is not in %s", text, want, errs)
+		assert.Contains(t, errs, want, "%s: %q is not in %s", text, want, errs)
 	}
 	file("models: {m: {targets: [{model: other}]}}")
 	errs := r.want(1, "", "apply", "-f", path)
-	assert.True(t, strings.Contains(errs, "models: m: prefill/10.0.0.8:8100 serves a model with the name m"), errs)
+	assert.Contains(t, errs, "models: m: prefill/10.0.0.8:8100 serves a model with the name m", errs)
 	// The example in the help can be pasted.
 	_, help, _ := strings.Cut(r.ok("apply", "--help"), "\n\n")
 	example, _, _ := strings.Cut(help, "\n\n")
 	file(example)
 	out = r.ok("apply", "-f", path)
-	assert.True(t, strings.Contains(out, "; keys: 4\n"), "%s\n%s", example, out)
+	assert.Contains(t, out, "; keys: 4\n", "%s\n%s", example, out)
 	out = r.ok("limit", "list")
 	assert.True(t, strings.Contains(out, "team-a  600") && !strings.Contains(out, "invalid"), out)
 }

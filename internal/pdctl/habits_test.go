@@ -130,7 +130,7 @@ func TestWaitFor(t *testing.T) {
 	r.ok("remove", "decode/10.0.0.2:8200")
 	for _, k := range []string{left, "decode/10.0.0.2:8200"} {
 		errs := r.want(1, "", "wait", "--for", "drained", left, k, "--timeout", "1m")
-		assert.True(t, strings.Contains(errs, k+" is neither registered nor drained"), "%q", errs)
+		assert.Contains(t, errs, k+" is neither registered nor drained", "%q", errs)
 		r.ok("drain", left, "--force")
 	}
 	// An instance is drained only once the proxy has reported that nothing is in flight.

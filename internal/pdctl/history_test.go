@@ -102,7 +102,7 @@ func TestHistorySinceWithWrongClocks(t *testing.T) {
 	at := 0
 	for _, want := range []string{"registered: ready decode/" + y, "weight 20", "record changed: down decode/" + x, "late", "unreadable", "registration ended"} {
 		i := strings.Index(out[at:], want)
-		require.True(t, i >= 0, "%q is missing, or not in the order of revisions: %s", want, out)
+		require.GreaterOrEqual(t, i, 0, "%q is missing, or not in the order of revisions: %s", want, out)
 		at += i
 	}
 	assert.NotContains(t, out, "registered: ready decode/"+x)

@@ -205,7 +205,7 @@ func TestDrainWait_PerInstance(t *testing.T) {
 	r.put("/pd/prefill/"+x, `{"v":1,"state":"ready","models":["m"]}`)
 	errs := r.want(0, "both/"+x+": drained\nboth/"+x+": idle: no proxy has requests in flight there\n", "drain", "both",
 		x, "--wait")
-	assert.True(t, errs != "", "stderr does not say that pdctl waited for no proxy")
+	assert.NotEqual(t, "", errs, "stderr does not say that pdctl waited for no proxy")
 	r.say("b", 1, "")
 	out, stop := r.background("drain", "decode", x, y, "--wait", "--for", "3s")
 	if code := stop(false); code != 1 || out.has("has ended meanwhile: it was lifted or has expired") != nil {

@@ -56,7 +56,7 @@ func TestRestoreWithoutRightToReadProxies(t *testing.T) {
 		args := []string{verb, "--all", "--etcd-password-file", password, "--etcd-username"}
 		assert.Contains(t, r.want(1, "", append(args, "part")...), "list the proxies: ")
 		out := r.ok("history", "-o", "json", "--etcd-password-file", password, "--etcd-username", "root")
-		assert.False(t, strings.Contains(out, verb), "written: %s", out)
+		assert.NotContains(t, out, verb, "written: %s", out)
 	}
 }
 

@@ -55,7 +55,7 @@ func TestLimit(t *testing.T) {
 		{"set a", "invalid limits: none is set"}, {"set a --rpm 0", "--rpm 0: leave the flag out"}, {"set a --rpm -1", "rpm: -1 is not between 1 and"}, {"set a/b --rpm 1", "invalid name"}, {"rm", "accepts 1 arg"},
 	} {
 		errs := r.want(2, "", append([]string{"limit"}, strings.Fields(tc.args)...)...)
-		assert.True(t, strings.Contains(errs, tc.want), "%s: %s", tc.args, errs)
+		assert.Contains(t, errs, tc.want, "%s: %s", tc.args, errs)
 	}
 }
 
@@ -199,6 +199,6 @@ func TestProxyRefusedByTLS(t *testing.T) {
 		r := newRig(t)
 		r.put("/pd/proxies/p", `{"v":1,"id":"p","address":"10.0.0.9:8000","admin_url":"`+tc.url+`"}`)
 		_, out, _ := r.run(append([]string{"top", "--once"}, flags...)...)
-		assert.True(t, strings.Contains(out, tc.cure), "%s: %s", tc.says, out)
+		assert.Contains(t, out, tc.cure, "%s: %s", tc.says, out)
 	}
 }

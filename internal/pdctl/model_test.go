@@ -24,7 +24,7 @@ func TestModel(t *testing.T) {
 	r.put("/pd/prefill/10.0.0.2:8100", `{"v":1,"state":"ready","models":["qwen","org/new"],"labels":{"tier":"stable"}}`)
 	r.want(0, "No model routes. Add one with: pdctl model route NAME=MODEL\n", "model", "ls")
 	errs := r.want(0, "models/org/chat: set\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial")
-	assert.True(t, strings.Contains(errs, "no instance of target old:8b"), "stderr %q", errs)
+	assert.Contains(t, errs, "no instance of target old:8b", "stderr %q", errs)
 	r.want(0, "models/org/chat: unchanged\n", "model", "route", "org/chat=70:org/new,30:old:8b", "--reason", "trial")
 	r.want(0, "models/qwen: set for 1h0m0s\n", "model", "route", "qwen=90:qwen{tier in (stable,x)},10:qwen{tier=canary},0:org/new", "--sticky", "key", "--for", "1h")
 	r.want(1, "", "model", "route", "org/new=old")

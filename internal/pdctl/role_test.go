@@ -57,7 +57,7 @@ func TestRole(t *testing.T) {
 	// --wait uses the proof of drains, and names a proxy that cannot prove it.
 	r.put("/pd/proxies/old", `{"v":1,"id":"old","address":"old:8000"}`)
 	errs := r.want(4, "decode/"+x+": decode only\n", "role", "decode", x, "--wait", "--timeout", "300ms")
-	assert.True(t, strings.Contains(errs, "proxy old:8000 (old)"), "%q", errs)
+	assert.Contains(t, errs, "proxy old:8000 (old)", "%q", errs)
 	r.say("old", r.revision("/pd/override/prefill/"+x), "")
 	r.want(0, "decode/"+x+": decode only already\nprefill/"+x+": idle: no proxy has requests in flight there\n", "role", "decode", x, "--wait", "--timeout", "60s")
 	for _, args := range [][]string{

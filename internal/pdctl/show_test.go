@@ -259,7 +259,7 @@ func TestHostileEntries_Escaped(t *testing.T) {
 		assert.Equal(t, 0, code, "%v: exit\n%s%s", args, out, errs)
 		assert.False(t, strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff"),
 			"%v: control characters in %q", args, out+errs)
-		assert.True(t, len(out) <= 200<<10, "%v: %d bytes of output", args, len(out))
+		assert.LessOrEqual(t, len(out), 200<<10, "%v: %d bytes of output", args, len(out))
 	}
 	rejected := 0
 	var odd string

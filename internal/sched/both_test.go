@@ -78,7 +78,7 @@ func TestPair_NotWithItself(t *testing.T) {
 	for i := range 20 {
 		p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
 		d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p})
-		require.True(t, p.Instance.Address != d.Instance.Address,
+		require.NotEqual(t, d.Instance.Address, p.Instance.Address,
 			"pick %d: %s is paired with itself", i, p.Instance.Address)
 		p.Done()
 		d.Done()
@@ -104,7 +104,7 @@ func TestPair_WithItselfAsLastResort(t *testing.T) {
 	delete(out, instance.Key{Role: instance.Decode, Address: other})
 	tried := []instance.Key{{Role: instance.Decode, Address: other}}
 	d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p, Tried: tried})
-	assert.True(t, d.Instance.Address == p.Instance.Address, "a leg goes to %s, which was tried", d.Instance.Address)
+	assert.Equal(t, p.Instance.Address, d.Instance.Address, "a leg goes to %s, which was tried", d.Instance.Address)
 	// Without another instance, it is not picked for prefill: no instance could take its KV transfer.
 	src.set(bothRoles("x:1")...)
 	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrSelf) || !errors.Is(err, sched.ErrNone) {

@@ -106,11 +106,11 @@ func TestBindingBeforePrefix(t *testing.T) {
 		return a.Instance.Address, a.Policy
 	}
 	plain, by := of("")
-	assert.True(t, by == policy.DefaultPrefill, "without a session %s chose", by)
+	assert.Equal(t, policy.DefaultPrefill, by, "without a session %s chose", by)
 	homes := map[string]bool{}
 	for i := range 20 {
 		home, by := of(fmt.Sprint("session-", i))
-		assert.True(t, by == policy.Session, "with one %s chose", by)
+		assert.Equal(t, policy.Session, by, "with one %s chose", by)
 		homes[home] = true
 		if again, _ := of(fmt.Sprint("session-", i)); again != home {
 			t.Errorf("%s, then %s", home, again)
@@ -119,5 +119,5 @@ func TestBindingBeforePrefix(t *testing.T) {
 			t.Errorf("without one: %s, then %s", plain, still)
 		}
 	}
-	assert.True(t, len(homes) >= 2, "all sessions are on %v: the prompt decided", homes)
+	assert.GreaterOrEqual(t, len(homes), 2, "all sessions are on %v: the prompt decided", homes)
 }

@@ -164,7 +164,7 @@ func TestMemory_ReleasedWithModel(t *testing.T) {
 	src.set(inst(instance.Prefill, "a:1", serving("base")))
 	pick("base")
 	used = memory.Used(indexmem.Prompts)
-	assert.True(t, used == base, "%d bytes without the adapter, %d before it", used, base)
+	assert.Equal(t, base, used, "%d bytes without the adapter, %d before it", used, base)
 	if r, ok := s.Remembered(instance.Prefill); !ok || int64(r.Memory) != base {
 		t.Errorf("%+v", r)
 	}

@@ -132,7 +132,7 @@ func TestAssignment_AwaitAgain(t *testing.T) {
 	list[0].EndAwait()
 	list[2].EndAwait()
 	s.Legs.Abandon(list[1].Instance.Key, true, "it is dead")
-	assert.True(t, again.cause != nil, "the second leg was not called off")
+	assert.Error(t, again.cause, "the second leg was not called off")
 	for _, a := range list {
 		a.EndAwait()
 		a.Done()

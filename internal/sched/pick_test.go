@@ -59,7 +59,7 @@ func TestPick_RepeatedWhenDrained(t *testing.T) {
 			want = 0
 		}
 		s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
-		assert.True(t, picks == want, "%s: counted %d times, want %d", tc.name, picks, want)
+		assert.Equal(t, want, picks, "%s: counted %d times, want %d", tc.name, picks, want)
 	}
 }
 

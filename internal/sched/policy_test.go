@@ -338,7 +338,7 @@ func TestConcurrentPicks(t *testing.T) {
 						t.Errorf("pick: %v", err)
 						return
 					}
-					assert.True(t, a.Instance.Weight() != 0, "%s with weight 0", a.Instance.Key)
+					assert.NotEqual(t, 0, a.Instance.Weight(), "%s with weight 0", a.Instance.Key)
 					if i%4 == 0 { // it failed, and is picked again
 						r.Tried = []instance.Key{a.Instance.Key}
 						b, err := s.Pick(r)

@@ -152,7 +152,7 @@ func TestTurns_FleetChanges(t *testing.T) {
 			source.set(slices.Delete(slices.Clone(fleet), removed, removed+1)...)
 		}
 	}
-	assert.True(t, len(got) == n, "%d of %d were used", len(got), n)
+	assert.Equal(t, n, len(got), "%d of %d were used", len(got), n)
 }
 
 // In a large fleet, too, the requests of an ejected instance are spread over many others.
@@ -196,7 +196,7 @@ func TestLongLegsAreSpread(t *testing.T) {
 		}
 		s.Loads.Each(func(k instance.Key, inFlight int64) {
 			most := int64((picked+1)/n) + 1
-			assert.True(t, inFlight <= most, "%s has %d of %d", k.Address, inFlight, picked+1)
+			assert.LessOrEqual(t, inFlight, most, "%s has %d of %d", k.Address, inFlight, picked+1)
 		})
 	}
 }
@@ -213,7 +213,7 @@ func TestProxies_DifferentFirstPicks(t *testing.T) {
 		a := pick(t, s, decode("m"))
 		first[a.Instance.Address] = true
 	}
-	assert.True(t, len(first) >= 10, "20 proxies begin at %d places", len(first))
+	assert.GreaterOrEqual(t, len(first), 10, "20 proxies begin at %d places", len(first))
 }
 
 // lostMeanwhile is a health in which an instance is ejected during a

@@ -152,7 +152,7 @@ func TestAdmitted(t *testing.T) {
 		}
 	}
 	for what, n := range seen {
-		assert.True(t, n >= 100, "%s: only %d times", what, n)
+		assert.GreaterOrEqual(t, n, 100, "%s: only %d times", what, n)
 	}
 	assert.Len(t, seen, 3, "seen")
 }

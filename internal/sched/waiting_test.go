@@ -40,7 +40,7 @@ func TestLegs_LateCheckCancelsNothing(t *testing.T) {
 	src.s = instance.NewSnapshot(4, nil)
 	s.Legs.cancelRemoved(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
 	s.Legs.cancelRemoved(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
-	assert.True(t, leg.cause != nil, "its instance left, and it still waits")
+	assert.Error(t, leg.cause, "its instance left, and it still waits")
 }
 
 // A change before the first check calls legs off, too: a proxy
@@ -61,5 +61,5 @@ func TestLegs_ChangeBeforeFirstCheck(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	s.Legs.Run(ended)
-	assert.True(t, leg.cause != nil, "its instance left, and it still waits")
+	assert.Error(t, leg.cause, "its instance left, and it still waits")
 }

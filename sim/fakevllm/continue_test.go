@@ -154,7 +154,7 @@ func TestReasoningTokens(t *testing.T) {
 			for _, m := range number.FindAllStringSubmatch(r.body, -1) {
 				counts = append(counts, m[1])
 			}
-			require.True(t, len(counts) != 0, "%s: no count in %s", reasoning, r.body)
+			require.NotEmpty(t, counts, "%s: no count in %s", reasoning, r.body)
 			return counts
 		}
 		want := strconv.Itoa(tokens)
@@ -225,7 +225,7 @@ func TestContinue_StopStrings(t *testing.T) {
 	for cut := 5; cut < len(all); cut++ {
 		has := pieces.Join(all[:cut])
 		n := utf8.RuneCountInString(strings.ToValidUTF8(model.Detokenize(has.IDs), "")) - utf8.RuneCountInString(has.Text)
-		assert.True(t, n == 10, "after %d events %d characters are held back, not 10", cut, n)
+		assert.Equal(t, 10, n, "after %d events %d characters are held back, not 10", cut, n)
 		history := has.IDs
 		for !strings.HasPrefix(has.Text, model.Detokenize(history)) {
 			history = history[:len(history)-1]
@@ -256,7 +256,7 @@ func TestContinue_Parsers(t *testing.T) {
 				t.Fatalf("the answer has reasoning %q and content %q", want.Reasoning, want.Text)
 			}
 			wanted := map[bool]string{true: "tool_calls", false: "stop"}[len(want.Calls) > 0]
-			require.True(t, want.Finish == wanted, "finish reason %s of %d calls", want.Finish, len(want.Calls))
+			require.Equal(t, wanted, want.Finish, "finish reason %s of %d calls", want.Finish, len(want.Calls))
 			for cut := 1; cut < len(all); cut += 3 {
 				checkParsed(t, s, body, prompt, all, cut)
 			}

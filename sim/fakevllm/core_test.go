@@ -83,7 +83,7 @@ func TestAnswersAreCached(t *testing.T) {
 	known := len(all) - 1 // the last token was never computed
 	r = post(t, client(t), s.URL()+"/v1/completions", "", fmt.Sprintf(`{"prompt":%s,"max_tokens":1}`, jsonText(append(all, 99))))
 	want := fmt.Sprintf(`"cached_tokens":%d,`, known/16*16)
-	assert.True(t, strings.Contains(r.body, want), "no %s in %s", want, r.body)
+	assert.Contains(t, r.body, want, "no %s in %s", want, r.body)
 }
 
 func jsonText(v any) string {

@@ -49,7 +49,7 @@ func TestDataParallelRanks(t *testing.T) {
 		}
 	}
 	n := strings.Count(metrics, "# TYPE vllm:num_requests_running ")
-	assert.True(t, n == 1, "typed %d times", n)
+	assert.Equal(t, 1, n, "typed %d times", n)
 	s.Kill()
 	s.SetDPSize(1)
 	require.NoError(t, s.Restart(t.Context()))

@@ -380,6 +380,6 @@ func TestPlainPool(t *testing.T) {
 	for _, body := range []string{`{"prompt":"x"}`, `{"prompt":"x","max_tokens":1,"stream":true}`, `{"prompt":"x","max_tokens":1,"n":2}`} {
 		before := len(p.Violations())
 		post(t, c, p.URL()+"/v1/completions", "R", body)
-		assert.True(t, len(p.Violations()) != before, "%s is no violation on a prefill engine", body)
+		assert.NotEqual(t, before, len(p.Violations()), "%s is no violation on a prefill engine", body)
 	}
 }

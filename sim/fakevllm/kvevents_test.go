@@ -103,7 +103,7 @@ func TestKVEvents(t *testing.T) {
 	list = replayed(t, *source.ReplayEndpoint, 1)
 	var removed, stored int
 	for i, m := range list {
-		assert.True(t, m.seq == uint64(1+i), "message %d follows %d", m.seq, i)
+		assert.Equal(t, uint64(1+i), m.seq, "message %d follows %d", m.seq, i)
 		switch {
 		case strings.Contains(m.batch, `[{"type":"BlockRemoved","block_hashes":[`) && strings.HasSuffix(m.batch, `],"medium":"GPU"}],0]`):
 			removed++

@@ -93,5 +93,5 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.Name, tc.Body(), got.body, tc.Answer)
 		}
 	}
-	assert.True(t, same >= 400, "only %d of the recorded requests have the same status", same)
+	assert.GreaterOrEqual(t, same, 400, "only %d of the recorded requests have the same status", same)
 }

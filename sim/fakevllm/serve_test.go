@@ -136,7 +136,7 @@ func TestDefaultMaxTokens(t *testing.T) {
 	r := decode(t, post(t, c, s.URL()+"/v1/completions", "", `{"prompt":"x","ignore_eos":true}`))
 	assert.Equal(t, 16, r.Usage.Completion, "completions default to")
 	r = decode(t, post(t, c, s.URL()+"/v1/chat/completions", "", `{`+user+`,"ignore_eos":true}`))
-	assert.True(t, r.Usage.Total == 100, "chat fills %d of 100", r.Usage.Total)
+	assert.Equal(t, 100, r.Usage.Total, "chat fills %d of 100", r.Usage.Total)
 }
 
 func TestRequestIDs(t *testing.T) {
@@ -193,7 +193,7 @@ func TestMetrics(t *testing.T) {
 		`vllm:request_success_total{model_name="m\"x",engine="0",finished_reason="length"} 3`,
 		`vllm:time_to_first_token_seconds_bucket{model_name="m\"x",engine="0",le="+Inf"} 3`, `vllm:time_to_first_token_seconds_count{model_name="m\"x",engine="0"} 3`,
 	} {
-		assert.True(t, strings.Contains(body, line+"\n"), "no %s in\n%s", line, body)
+		assert.Contains(t, body, line+"\n", "no %s in\n%s", line, body)
 	}
 	assert.True(t, regexp.MustCompile(`(?m)^process_start_time_seconds \d{10}\.\d{3}$`).MatchString(body),
 		"no process_start_time_seconds")

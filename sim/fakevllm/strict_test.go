@@ -47,7 +47,7 @@ func TestStrictness(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := post(t, c, s.URL()+tt.path, "", tt.body)
-			require.True(t, r.status == tt.status, "status %d, not %d: %s", r.status, tt.status, r.body)
+			require.Equal(t, tt.status, r.status, "status %d, not %d: %s", r.status, tt.status, r.body)
 			if tt.status == http.StatusOK {
 				assert.True(t, json.Valid([]byte(r.body)), "not JSON: %s", r.body)
 				return

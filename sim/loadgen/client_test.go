@@ -158,7 +158,7 @@ func TestStreamFailed(t *testing.T) {
 		t.Parallel()
 		c, url := serve(t, nil)
 		r := c.Stream(t.Context(), strings.Replace(url, "127.0.0.1:", "127.0.0.1:1", 1), nil, nil, want, loadgen.Observer{})
-		assert.True(t, r.Err != nil, "no error")
+		assert.Error(t, r.Err, "no error")
 	})
 }
 
@@ -187,6 +187,6 @@ func TestStreamTimes(t *testing.T) {
 	}})
 	require.NoError(t, r.Err)
 	assert.EqualValues(t, 1, itl.Count(), "pauses")
-	assert.True(t, r.TTFT+itl.Max() <= r.Total,
+	assert.LessOrEqual(t, r.TTFT+itl.Max(), r.Total,
 		"TTFT %v and pause %v are longer than the whole %v", r.TTFT, itl.Max(), r.Total)
 }

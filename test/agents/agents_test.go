@@ -53,7 +53,7 @@ func TestRecordings_FillerOnly(t *testing.T) {
 				"%s has the word %q", file, word)
 		}
 	}
-	assert.True(t, size <= 1<<20, "the recordings have %d bytes, want at most 1 MiB", size)
+	assert.LessOrEqual(t, size, 1<<20, "the recordings have %d bytes, want at most 1 MiB", size)
 }
 
 // The clients page and the recording script name the same versions.
@@ -67,7 +67,7 @@ func TestVersions(t *testing.T) {
 	require.NoError(t, err)
 	for _, r := range list {
 		row := "| `" + r.Agent + "` | " + r.Version + " |"
-		assert.True(t, strings.Contains(string(page), row), "the page has no row %s", row)
+		assert.Contains(t, string(page), row, "the page has no row %s", row)
 		if pin := "_version=" + r.Version + "\n"; !strings.Contains(string(script), pin) || !strings.Contains(string(script), "install "+r.Agent+" ") {
 			t.Errorf("the script does not install %s %s", r.Agent, r.Version)
 		}

@@ -106,7 +106,7 @@ func TestAddDrainRemove(t *testing.T) {
 
 	// The key is only in the memory of the page.
 	left := value[string](p, `location.href + document.cookie + JSON.stringify(sessionStorage) + JSON.stringify(localStorage) + document.documentElement.outerHTML`)
-	assert.False(t, strings.Contains(left, adminKey), "the key is stored in the page or its storage")
+	assert.NotContains(t, left, adminKey, "the key is stored in the page or its storage")
 	p.closed()
 	click("#key") // forgets the key
 	p.shownText("key-text", "Enter key")

@@ -49,7 +49,7 @@ func TestHostileNames(t *testing.T) {
 	n := value[int](p, `document.querySelectorAll('img, iframe, object, script:not(:last-of-type)').length`)
 	assert.Equal(t, 0, n, "elements were created from names")
 	title := value[string](p, `document.title`)
-	assert.False(t, strings.Contains(title, "owned"), "a name was executed")
+	assert.NotContains(t, title, "owned", "a name was executed")
 	// The browser refuses HTML in a text, even if a script of the page tries to set it.
 	if !value[bool](p, `(() => { try { document.createElement('p').innerHTML = '<b>'; return false } catch { return true } })()`) {
 		t.Error("text can be interpreted as HTML")
@@ -98,7 +98,7 @@ func TestAccessibility(t *testing.T) {
 				t.Errorf("%s, %s: %s", name, state, v)
 			}
 			over := value[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`)
-			assert.True(t, over <= 0, "%s, %s: the page is %d px wider than its window", name, state, over)
+			assert.LessOrEqual(t, over, 0, "%s, %s: the page is %d px wider than its window", name, state, over)
 		}
 	}
 	each := func(f func(p *tab)) {
@@ -150,9 +150,9 @@ func TestKeyboard(t *testing.T) {
 	}
 	all := strings.Join(order, ", ")
 	for _, want := range []string{"skip", "theme", "key", "search", "only", "add", "name", "quiet"} {
-		assert.True(t, strings.Contains(", "+all+",", ", "+want+","), "%s is not reachable: %s", want, all)
+		assert.Contains(t, ", "+all+",", ", "+want+",", "%s is not reachable: %s", want, all)
 	}
-	assert.False(t, strings.Contains(all, "without a mark"), "the focus is not visible: %s", all)
+	assert.NotContains(t, all, "without a mark", "the focus is not visible: %s", all)
 	value[any](p, `document.querySelector('tr[data-name] .act button').focus()`)
 	p.do(chromedp.KeyEvent("\r"))
 	p.until(`document.getElementById('key-dialog').open`)
@@ -173,7 +173,7 @@ func TestManyInstances(t *testing.T) {
 	p.until(`document.querySelectorAll('tr[data-name]').length === 1`)
 	p.shownText("shown", "1 instance shown of 500")
 	n = value[int](p, `state.feed.length`)
-	assert.True(t, n <= 100, "the feed has %d entries", n)
+	assert.LessOrEqual(t, n, 100, "the feed has %d entries", n)
 	// The history of removed instances is discarded eventually.
 	if value[bool](p, `(() => { state.history.of.set('decode/removed:1', [[5], [5]]);
 		for (let i = 0; i < maxPoints; i++) addPoint({ total: {}, of: {} });

@@ -28,7 +28,7 @@ func (w *doctorRig) runCommands(f doctor.Finding) {
 	w.t.Helper()
 	for _, line := range f.Commands {
 		code, out := w.run(line)
-		assert.True(w.t, code == 0, "%s: exit %d\n%s", line, code, out)
+		assert.Equal(w.t, 0, code, "%s: exit %d\n%s", line, code, out)
 	}
 }
 

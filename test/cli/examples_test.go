@@ -63,7 +63,7 @@ func TestEveryExample(t *testing.T) {
 	}
 	lines := map[string]bool{}
 	for name, examples := range helps(t) {
-		assert.True(t, len(examples) != 0, "%s has no example", name)
+		assert.NotEmpty(t, examples, "%s has no example", name)
 		of := false
 		for _, line := range examples {
 			lines[line] = true
@@ -72,7 +72,7 @@ func TestEveryExample(t *testing.T) {
 		assert.True(t, of, "%s has no example of itself: %q", name, examples)
 	}
 	page := blocks(t, "../../docs/cli.md")
-	require.True(t, len(page) >= 15, "only %d lines on the page", len(page))
+	require.GreaterOrEqual(t, len(page), 15, "only %d lines on the page", len(page))
 	for _, line := range page {
 		lines[line] = true
 	}

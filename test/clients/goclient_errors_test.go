@@ -222,7 +222,7 @@ func TestGoClientRetries(t *testing.T) {
 					t.Errorf("%d tries, the first answered %d", len(calls), calls[0].status)
 				}
 				want := tt.header["Retry-After"]
-				assert.True(t, calls[0].retryAfter == want, "Retry-After %q, the engine sent %q", calls[0].retryAfter, want)
+				assert.Equal(t, want, calls[0].retryAfter, "Retry-After %q, the engine sent %q", calls[0].retryAfter, want)
 			})
 		}
 	})
@@ -246,7 +246,7 @@ func TestGoClientRetries(t *testing.T) {
 			assert.True(t, q.status == http.StatusServiceUnavailable && q.retryAfter == "1",
 				"%d, Retry-After %q", q.status, q.retryAfter)
 		}
-		assert.True(t, len(calls) >= 3, "%d tries: the role was never missing", len(calls))
+		assert.GreaterOrEqual(t, len(calls), 3, "%d tries: the role was never missing", len(calls))
 	})
 	t.Run("a role stays away", func(t *testing.T) {
 		t.Parallel()

@@ -252,7 +252,7 @@ func TestGoClientTools(t *testing.T) {
 				for _, leg := range legs(r.engines()) {
 					for _, field := range []string{"tools", "tool_choice", "messages"} {
 						a, b := rawField(t, leg.Body, field), rawField(t, body, field)
-						assert.True(t, a == b, "stream=%v: %s is %s at an engine, %s at the client", stream, field, a, b)
+						assert.Equal(t, b, a, "stream=%v: %s is %s at an engine, %s at the client", stream, field, a, b)
 					}
 				}
 			}

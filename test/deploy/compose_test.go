@@ -72,7 +72,7 @@ func services(t *testing.T) map[string]composeService {
 	t.Helper()
 	var p struct{ Services map[string]composeService }
 	require.NoError(t, yaml.Unmarshal(variable.ReplaceAll(read(t, composeFile), []byte("$1")), &p))
-	require.True(t, len(p.Services) >= 13, "%s has %d services", composeFile, len(p.Services))
+	require.GreaterOrEqual(t, len(p.Services), 13, "%s has %d services", composeFile, len(p.Services))
 	return p.Services
 }
 
@@ -226,6 +226,6 @@ func TestDockerfile_BuildsComposePrograms(t *testing.T) {
 			continue
 		}
 		want := "./cmd/" + strings.TrimPrefix(s.Command[0], "pdmesh-") + " "
-		assert.True(t, strings.Contains(raw, want), "the Dockerfile has no %s", want)
+		assert.Contains(t, raw, want, "the Dockerfile has no %s", want)
 	}
 }

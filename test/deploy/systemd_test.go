@@ -60,7 +60,7 @@ func TestSystemdVerifies(t *testing.T) {
 			out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
 			return string(out), err
 		}
-		assert.True(t, strings.Contains(text, installed), "%s: no %s", u.file, installed)
+		assert.Contains(t, text, installed, "%s: no %s", u.file, installed)
 		// systemd prints a warning for an unknown setting, and still exits with 0.
 		if out, err := verify(strings.Replace(text, "ProtectHome=yes", "ProtectHose=yes", 1)); !strings.Contains(out, "ProtectHose") {
 			t.Errorf("%s: no warning about a misspelt setting: %v: %s", u.file, err, out)
@@ -97,7 +97,7 @@ func TestSystemdStopFitsTheDrain(t *testing.T) {
 			"RestartPreventExitStatus": permanent, "DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
 		} {
 			got := setting(text, name)
-			assert.True(t, got == want, "%s: %s=%s, want %s", u.file, name, got, want)
+			assert.Equal(t, want, got, "%s: %s=%s, want %s", u.file, name, got, want)
 		}
 		if d, err := time.ParseDuration(setting(text, "WatchdogSec")); err != nil || d < 10*time.Second {
 			t.Errorf("%s: watchdog %s, %v: too short for a machine under load", u.file, d, err)
@@ -111,10 +111,10 @@ func TestSystemdVariablesExist(t *testing.T) {
 	for _, u := range units {
 		usage := help(t, u.program)
 		names := regexp.MustCompile(`\bPD_[A-Z_]+`).FindAllString(unit(t, u.file), -1)
-		assert.True(t, len(names) != 0, "%s names no variable", u.file)
+		assert.NotEmpty(t, names, "%s names no variable", u.file)
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 			flagName := "--" + strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "PD_")), "_", "-")
-			assert.True(t, strings.Contains(usage, flagName+" "),
+			assert.Contains(t, usage, flagName+" ",
 				"%s: %s has no flag %s for %s", u.file, u.program, flagName, name)
 		}
 	}

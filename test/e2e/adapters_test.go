@@ -168,7 +168,7 @@ func TestAdaptersLoadedAtRunTime(t *testing.T) {
 		header := r.served("everywhere")
 		used[header.Get("X-PD-Decode")] = true
 	}
-	assert.True(t, len(used) == len(pairs), "%d decode instances of %d have served it", len(used), len(pairs))
+	assert.Equal(t, len(pairs), len(used), "%d decode instances of %d have served it", len(used), len(pairs))
 	if names := r.names(); !slices.Contains(names, "everywhere") || !slices.Contains(names, "only-bare") || len(names) != len(pairs)+2 {
 		t.Errorf("the proxy lists %q", names)
 	}
@@ -238,7 +238,7 @@ func TestManyAdapters(t *testing.T) {
 				return nil
 			})
 			got := r.names()
-			assert.True(t, len(got) == n+1, "the proxy lists %d models of %d", len(got), n+1)
+			assert.Equal(t, n+1, len(got), "the proxy lists %d models of %d", len(got), n+1)
 			if status, _, text := r.ask("tenant-none"); status != http.StatusNotFound {
 				t.Errorf("an unknown one: %d %.200s", status, text)
 			}

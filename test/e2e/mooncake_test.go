@@ -29,7 +29,7 @@ func TestMooncakeFleet(t *testing.T) {
 		before := state(instance.Decode).Counters
 		for i := range n {
 			r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5)
-			require.True(t, r.Err == nil, "%s %d: %v", name, i, r.Err)
+			require.NoError(t, r.Err, "%s %d: %v", name, i, r.Err)
 		}
 		after := state(instance.Decode)
 		if got := after.Counters.TransfersLoaded - before.TransfersLoaded; got != int64(n) || after.Counters.LocalPrefills != 0 || after.Counters.WrongKV != 0 {
@@ -46,7 +46,7 @@ func TestMooncakeFleet(t *testing.T) {
 	again.Name = "prefill-again"
 	nodes[instance.Prefill] = startNode(t, f, again)
 	id := state(instance.Prefill).EngineID
-	require.True(t, id != old, "the engine has the ID %s again after its restart", id)
+	require.NotEqual(t, old, id, "the engine has the ID %s again after its restart", id)
 	testkit.Eventually(t, soon, func() error {
 		resp, err := etcdtest.Client(t, etcd).Get(t.Context(), "/pd/prefill/"+nodes[instance.Prefill].Address)
 		if err != nil || len(resp.Kvs) != 1 {
@@ -106,7 +106,7 @@ func TestMooncakeWithoutAgents(t *testing.T) {
 	again := nodes[instance.Prefill].Spec
 	again.Name = "prefill-again"
 	nodes[instance.Prefill] = startNode(t, f, again)
-	require.True(t, state(instance.Prefill).EngineID != old, "the engine has the ID %s again after its restart", old)
+	require.NotEqual(t, old, state(instance.Prefill).EngineID, "the engine has the ID %s again after its restart", old)
 	testkit.Eventually(t, soon, func() error {
 		require.NoError(t, ask()) // even before the new process is known
 		if s := state(instance.Decode); s.Counters.TransfersLoaded <= 5 {

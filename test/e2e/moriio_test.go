@@ -65,7 +65,7 @@ func TestMoRIIOFleet(t *testing.T) {
 				t.Helper()
 				for i := range 5 {
 					r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5)
-					require.True(t, r.Err == nil, "%s %d: %v", name, i, r.Err)
+					require.NoError(t, r.Err, "%s %d: %v", name, i, r.Err)
 				}
 				s := stateOf(t, nodes[instance.Decode])
 				assert.True(t, s.Counters.LocalPrefills == 0 && s.Counters.WrongKV == 0 && s.Counters.TransfersLoaded != 0,

@@ -202,7 +202,7 @@ func (h *moveRig) move(fill func() *etcdtest.Cluster) {
 	l.Served(50)
 	h.awaitMembers(etcd, before)
 	out := runProgram(h.t, "pdctl", "--etcd-endpoints", etcd[2], "get", "decode/"+removedAddress)
-	assert.True(h.t, strings.Contains(out, `"state":"removed"`), "the removal was not copied:\n%s", out)
+	assert.Contains(h.t, out, `"state":"removed"`, "the removal was not copied:\n%s", out)
 	l.Served(50)
 	l.FinishUncut()
 }

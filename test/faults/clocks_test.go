@@ -83,7 +83,7 @@ func TestFault25_Clocks(t *testing.T) {
 		})
 		require.NoError(t, err)
 	}
-	assert.True(t, files >= 50, "only %d files were searched", files)
+	assert.GreaterOrEqual(t, files, 50, "only %d files were searched", files)
 
 	etcd := etcdtest.Start(t)
 	cli, l := etcd.Client(t), members.Layout(t)

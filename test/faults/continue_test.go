@@ -221,7 +221,7 @@ func TestStreamsContinueAfterKill(t *testing.T) {
 			t.Errorf("%s: more than %s", how, limit)
 		}
 	}
-	assert.True(t, len(c.moved) != 0, "no stream went on")
+	assert.NotEmpty(t, c.moved, "no stream went on")
 }
 
 // table returns the outcomes of the streams by kind, and the share of the cut ones that were continued.
@@ -394,7 +394,7 @@ func TestStreamsContinueUpToCapacity(t *testing.T) {
 	wg.Wait()
 	p99 := [2]time.Duration{quantile(before, 0.99), quantile(after, 0.99)}
 	t.Logf("time per token of bystanders, p99: %s before the move (%d tokens), %s during it (%d tokens)", p99[0], len(before), p99[1], len(after))
-	assert.True(t, p99[1] <= 2*p99[0], "more than twice as long")
+	assert.LessOrEqual(t, p99[1], 2*p99[0], "more than twice as long")
 	waitStreams()
 	for how, list := range pauses(t, r.proxies) {
 		t.Logf("pause of %d streams, %s: p50 %s, p90 %s", len(list), how, quantile(list, 0.5), quantile(list, 0.9))

@@ -78,7 +78,7 @@ func TestDigestOfASuspendedProxy(t *testing.T) {
 	l.Served(400)
 	a, b := requestsOf(t, r.decode[0])-before[0], requestsOf(t, r.decode[1])-before[1]
 	spread := 2 * float64(max(a, b)) / float64(a+b)
-	assert.True(t, spread <= 1.25, "without the third proxy the decode instances got %d and %d requests", a, b)
+	assert.LessOrEqual(t, spread, 1.25, "without the third proxy the decode instances got %d and %d requests", a, b)
 
 	require.NoError(t, suspended.Signal(syscall.SIGCONT))
 	open.ended()

@@ -38,7 +38,7 @@ func (r *rig) pdctl(args ...string) (string, int) {
 func (r *rig) mustPdctl(args ...string) string {
 	r.t.Helper()
 	out, code := r.pdctl(args...)
-	require.True(r.t, code == 0, "pdctl %s: exit %d\n%s", strings.Join(args, " "), code, out)
+	require.Equal(r.t, 0, code, "pdctl %s: exit %d\n%s", strings.Join(args, " "), code, out)
 	return out
 }
 

@@ -44,7 +44,7 @@ func mustRun(t testing.TB, name string, args ...string) string {
 func mustExit(t testing.TB, want int, name string, args ...string) string {
 	t.Helper()
 	out, code := command(t, name, args...)
-	require.True(t, code == want, "%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
+	require.Equal(t, want, code, "%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
 	return out
 }
 

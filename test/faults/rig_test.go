@@ -294,7 +294,7 @@ func (p *pool) neverBelow(n int) {
 	p.t.Helper()
 	p.end()
 	for role, least := range p.least {
-		assert.True(p.t, least >= n, "%d %s instances were used at one time, want at least %d", least, role, n)
+		assert.GreaterOrEqual(p.t, least, n, "%d %s instances were used at one time, want at least %d", least, role, n)
 	}
 }
 

@@ -163,7 +163,7 @@ func expire(t testing.TB, n int) {
 	go func() { wg.Wait(); cancel() }()
 	instance.Await(ctx, w.Snapshot, func(s *instance.Snapshot) bool {
 		got := count(s)
-		assert.True(t, got >= n, "at revision %d %d instances are left of %d whose probes pass", s.Revision, got, n)
+		assert.GreaterOrEqual(t, got, n, "at revision %d %d instances are left of %d whose probes pass", s.Revision, got, n)
 		return got < n
 	})
 	<-ctx.Done()

@@ -97,7 +97,7 @@ func TestTwoCommandLines_SeparateFleets(t *testing.T) {
 			shown++
 		}
 	}
-	assert.True(t, shown != 0, "the instances of the other fleet are not shown")
+	assert.NotEqual(t, 0, shown, "the instances of the other fleet are not shown")
 	a.strict(true)
 	b.strict(true)
 }

@@ -119,7 +119,7 @@ func (s *site) args(command string) []string {
 	s.t.Helper()
 	all := words(s.t, s.text(command), s.vars)
 	i := slices.IndexFunc(all, func(w string) bool { return strings.HasSuffix(w, ".py") })
-	require.True(s.t, i >= 0, "no script in %q", command)
+	require.GreaterOrEqual(s.t, i, 0, "no script in %q", command)
 	return all[i+1:]
 }
 
@@ -176,7 +176,7 @@ func (s *site) answers(line string, status int, printed string, extra ...string)
 	var got, want map[string]any
 	require.NoError(s.t, json.Unmarshal([]byte(body), &got), "%s\n%d, no JSON: %s", line, code, body)
 	require.NoError(s.t, json.Unmarshal([]byte(s.text(printed)), &want), printed)
-	assert.True(s.t, code == status, "%s\nstatus %d, want %d: %s", line, code, status, body)
+	assert.Equal(s.t, status, code, "%s\nstatus %d, want %d: %s", line, code, status, body)
 	for name, value := range want {
 		if list, ok := value.([]any); ok { // ours are sorted by address
 			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })

@@ -119,7 +119,7 @@ func TestBoard(t *testing.T) {
 			continue
 		}
 		assert.True(t, units[p.FieldConfig.Defaults.Unit], "%s: unit %q", name, p.FieldConfig.Defaults.Unit)
-		assert.True(t, len(p.Targets) != 0, "%s has no query", name)
+		assert.NotEmpty(t, p.Targets, "%s has no query", name)
 		refs := map[string]bool{}
 		for _, q := range p.Targets {
 			if q.RefID == "" || refs[q.RefID] || q.Expr == "" || q.Datasource == nil || q.Datasource.UID != "${datasource}" {

@@ -157,12 +157,12 @@ func TestPrometheus(t *testing.T) {
 			assert.False(t, r.State == "firing" && r.Labels["severity"] == "page", "%s fires for a healthy fleet", r.Name)
 		}
 	}
-	assert.True(t, n >= 15, "only %d rules", n)
+	assert.GreaterOrEqual(t, n, 15, "only %d rules", n)
 	for _, panel := range loadBoard(t).Panels {
 		shown := 0
 		for _, q := range panel.Targets {
 			expr := strings.NewReplacer("$__rate_interval", "1m", "$proxy", ".*").Replace(q.Expr)
-			assert.False(t, strings.Contains(expr, "$"), "%s: unreplaced variable in %s", panel.Title, expr)
+			assert.NotContains(t, expr, "$", "%s: unreplaced variable in %s", panel.Title, expr)
 			shown += p.count(expr)
 		}
 		assert.False(t, shown == 0 && panel.Type != "row" && !quiet[panel.Title], "panel %q shows nothing", panel.Title)

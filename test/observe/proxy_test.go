@@ -64,7 +64,7 @@ func children(t *testing.T, pid int) (pids []int) {
 			pids = append(pids, child)
 		}
 	}
-	require.True(t, len(pids) != 0, "no embedded etcd is running")
+	require.NotEmpty(t, pids, "no embedded etcd is running")
 	return pids
 }
 

@@ -30,10 +30,10 @@ func TestAlerts_HaveUnitTests(t *testing.T) {
 	t.Parallel()
 	rules, tests, page := read(t, deploy("prometheus", "rules.yml")), read(t, deploy("prometheus", "rules_test.yml")), read(t, "../../docs/observe.md")
 	alerts := regexp.MustCompile(`(?m)^ *- alert: (\w+)$`).FindAllStringSubmatch(rules, -1)
-	assert.True(t, len(alerts) >= 10, "only %d alerts", len(alerts))
+	assert.GreaterOrEqual(t, len(alerts), 10, "only %d alerts", len(alerts))
 	for _, a := range alerts {
-		assert.True(t, strings.Contains(tests, `{alertname="`+a[1]+`"}`), "%s fires in no unit test", a[1])
-		assert.True(t, strings.Contains(page, "`"+a[1]+"`"), "docs/observe.md does not document %s", a[1])
+		assert.Contains(t, tests, `{alertname="`+a[1]+`"}`, "%s fires in no unit test", a[1])
+		assert.Contains(t, page, "`"+a[1]+"`", "docs/observe.md does not document %s", a[1])
 	}
 }
 

@@ -259,7 +259,7 @@ func TestCheck_Stalls(t *testing.T) {
 	h.Final[0].Lag = 12 * time.Second
 	h.Stalls = []Span{span(44, 48)}
 	v := Check(h)
-	assert.True(t, len(v.Violations) <= 0, "%v", v.Violations)
+	assert.Empty(t, v.Violations, "%v", v.Violations)
 }
 
 func TestExcerpt(t *testing.T) {

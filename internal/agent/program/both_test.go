@@ -68,7 +68,7 @@ func TestBothRoles(t *testing.T) {
 	want := []string{"ready", "down", "ready", "draining", "deleted"}
 	for _, k := range []string{p, d} {
 		diff := cmp.Diff(want, history(t, cli, k))
-		assert.True(t, diff == "", "%s: %s", k, diff)
+		assert.Equal(t, "", diff, "%s: %s", k, diff)
 	}
 }
 

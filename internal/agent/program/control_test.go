@@ -70,7 +70,7 @@ func TestControl(t *testing.T) {
 		"pd_agent_lease_renewal_failures_total 0", "pd_agent_registration_conflicts_total 0", "pd_agent_lease_last_renewal_age_seconds ")
 	page := testkit.ReadFile(t, "../../../docs/reference/metrics.md")
 	for _, name := range regexp.MustCompile(`(?m)^# HELP (pd_\S+)`).FindAllStringSubmatch(string(text), -1) {
-		assert.True(t, strings.Contains(string(page), "`"+name[1]+"`"),
+		assert.Contains(t, string(page), "`"+name[1]+"`",
 			"docs/reference/metrics.md does not mention %s", name[1])
 	}
 

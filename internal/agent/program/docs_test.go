@@ -14,10 +14,10 @@ import (
 func TestConnectorPages_Commands(t *testing.T) {
 	t.Parallel()
 	calls := slices.Concat(testkit.ShellCalls(t, "../../../docs/connectors/*.md", "pdmesh-agent"), testkit.ShellCalls(t, "../../../docs/migrate/*.md", "pdmesh-agent"))
-	assert.True(t, len(calls) >= 15, "only %d commands: %q", len(calls), calls)
+	assert.GreaterOrEqual(t, len(calls), 15, "only %d commands: %q", len(calls), calls)
 	for _, args := range calls {
 		var out bytes.Buffer
 		code := run(t.Context(), slices.Concat([]string{"--print-config", "--host-id=h"}, args), &out, &out)
-		assert.True(t, code == 0, "%q: exit %d\n%s", args, code, &out)
+		assert.Equal(t, 0, code, "%q: exit %d\n%s", args, code, &out)
 	}
 }

@@ -24,7 +24,7 @@ func TestPrintBootstrap(t *testing.T) {
 	var out strings.Builder
 	code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M",
 		"--kv-transfer-config", mooncakeProducer}, &out, &out)
-	require.True(t, code == 0, "exit %d: %s", code, &out)
+	require.Equal(t, 0, code, "exit %d: %s", code, &out)
 	testkit.Contains(t, out.String(),
 		"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n")
 }

@@ -55,7 +55,7 @@ func TestLoadDefaults(t *testing.T) {
 	}
 	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
 		cmpopts.IgnoreFields(Config{}, "values"))
-	assert.True(t, d == "", d)
+	assert.Equal(t, "", d, d)
 }
 
 func TestLoadSources(t *testing.T) {
@@ -80,7 +80,7 @@ func TestLoadSources(t *testing.T) {
 	}
 	d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
 		cmpopts.IgnoreFields(Config{}, "values"))
-	assert.True(t, d == "", d)
+	assert.Equal(t, "", d, d)
 	env["PD_ENGINE_API_KEY"] = "ours"
 	delete(env, "PD_ROLE")
 	got, err := loadArgs(t, env, "--role", "prefill")

@@ -160,7 +160,7 @@ func TestEngineIDsOfRanks(t *testing.T) {
 	} {
 		c := mustLoad(t, nil, append([]string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", nixlBoth}, tc.args...)...)
 		d := cmp.Diff(tc.want, c.Record().EngineIDs)
-		assert.True(t, d == "", "%v: %s", tc.args, d)
+		assert.Equal(t, "", d, "%v: %s", tc.args, d)
 	}
 	_, err := loadArgs(t, nil, "--role=decode", "--", "vllm", "serve", "M", "-dp", "2", "--data-parallel-multi-port-external-lb")
 	assert.ErrorContains(t, err, "start a command and an agent for each rank")

@@ -91,7 +91,7 @@ func TestPrintConfig_RoundTrip(t *testing.T) {
 		}
 		d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}, claim{}),
 			cmpopts.IgnoreFields(Config{}, "values", "Notes"))
-		assert.True(t, d == "", "%q (-printed +read)\n%s\n%s", args, d, &out)
-		assert.False(t, strings.Contains(out.String(), "secret"), "%q shows a secret\n%s", args, &out)
+		assert.Equal(t, "", d, "%q (-printed +read)\n%s\n%s", args, d, &out)
+		assert.NotContains(t, out.String(), "secret", "%q shows a secret\n%s", args, &out)
 	}
 }

@@ -25,7 +25,7 @@ func TestRecord_SideChannel(t *testing.T) {
 		c := Config{Facts: instance.Record{Ports: other}, Side: tc.side}
 		got := c.Record()
 		d := cmp.Diff(tc.want, got.Ports)
-		assert.True(t, d == "", "%s (-want +got)\n%s", tc.name, d)
+		assert.Equal(t, "", d, "%s (-want +got)\n%s", tc.name, d)
 	}
 	assert.Len(t, other, 1, "the facts have changed")
 }

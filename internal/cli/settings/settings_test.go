@@ -108,7 +108,7 @@ func TestUserFile_Optional(t *testing.T) {
 	} {
 		env := map[string]string{"XDG_CONFIG_HOME": tc.xdg, "HOME": tc.home}
 		got := settings.OwnFile("prog", func(name string) (string, bool) { s, ok := env[name]; return s, ok })
-		assert.True(t, got == tc.want, "%+v: %q", tc, got)
+		assert.Equal(t, tc.want, got, "%+v: %q", tc, got)
 	}
 }
 

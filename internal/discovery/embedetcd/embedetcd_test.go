@@ -41,7 +41,7 @@ func TestServesGRPC(t *testing.T) {
 	require.True(t, resp.Created, "%+v", resp)
 	members.Put(t, cli, "/pd/prefill/10.0.0.1:8100", "")
 	resp = <-watch
-	require.True(t, len(resp.Events) == 1, "%+v", resp)
+	require.Equal(t, 1, len(resp.Events), "%+v", resp)
 	info, err := os.Stat(cfg.DataDir)
 	require.NoError(t, err, "data directory")
 	require.EqualValues(t, 0o700, info.Mode().Perm(), "data directory")

@@ -214,7 +214,7 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	status, body = request(t, s, "POST", "/v3/kv/put", `{"key":`, nil)
 	assert.Equal(t, 400, status, "bad JSON: %s", body)
 	status, _ = request(t, s, "POST", "/v3/kv/put", `{"key":"YQ==","value":"`+strings.Repeat("A", 5<<20)+`"}`, nil)
-	assert.True(t, status >= 400, "a body of 5 MiB: %d", status)
+	assert.GreaterOrEqual(t, status, 400, "a body of 5 MiB: %d", status)
 	status, body = request(t, s, "POST", "/v3/kv/put", put, nil)
 	assert.Equal(t, 200, status, "after all that: %s", body)
 }

@@ -65,7 +65,7 @@ func TestServesTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp = <-watch
-	require.True(t, len(resp.Events) == 1, "%+v", resp)
+	require.Equal(t, 1, len(resp.Events), "%+v", resp)
 
 	// A client without a certificate, a client without TLS and a client at etcd's internal port are refused.
 	for name, c := range map[string]*tls.Config{"without a certificate": {RootCAs: a.Pool()}, "without TLS": nil} {

@@ -35,7 +35,7 @@ func TestIdleConnection_NotPinged(t *testing.T) {
 	cli := members.Dial(t, links[0].Address(), links[1].Address())
 	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
 	resp := <-events
-	require.True(t, resp.Err() == nil, resp.Err())
+	require.NoError(t, resp.Err(), resp.Err())
 	sent := func(i int) int64 { return links[i].Passed(testkit.ToServer) }
 	testkit.Eventually(t, members.Soon, func() error { // both connections are ready
 		if sent(0) < setupSize || sent(1) < setupSize {

@@ -107,5 +107,5 @@ func TestPatience(t *testing.T) {
 	p.Learn(time.Millisecond, true)
 	assert.Equal(t, firstWait, p.Limit(), "after a quick answer")
 	got = p.LimitFor(10000)
-	assert.True(t, got > 2*firstWait, "for ten thousand entries %s", got)
+	assert.Greater(t, got, 2*firstWait, "for ten thousand entries %s", got)
 }

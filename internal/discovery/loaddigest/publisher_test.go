@@ -85,7 +85,7 @@ func TestPublish_RefreshesABacklog(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		mu.Lock()
-		assert.True(t, len(values) >= int(time.Minute/loaddigest.Refresh)-1, "%d digests in a minute", len(values))
+		assert.GreaterOrEqual(t, len(values), int(time.Minute/loaddigest.Refresh)-1, "%d digests in a minute", len(values))
 		mu.Unlock()
 		cancel()
 		<-ended
@@ -142,6 +142,6 @@ func TestPublish_KeepsPromptsOfAFailedWrite(t *testing.T) {
 				times++
 			}
 		}
-		assert.True(t, times == 1, "published %d times: %+v", times, written)
+		assert.Equal(t, 1, times, "published %d times: %+v", times, written)
 	})
 }

@@ -69,7 +69,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		again, bare, err := schema.DecodeRecord(k, out)
 		require.True(t, err == nil && !bare, "%q does not read again: %v", out, err)
 		diff := cmp.Diff(rec, again, cmpopts.EquateEmpty())
-		require.True(t, diff == "", "%q, written as %q, is another record:\n%s", value, out, diff)
+		require.Equal(t, "", diff, "%q, written as %q, is another record:\n%s", value, out, diff)
 	})
 }
 
@@ -89,7 +89,7 @@ func asSaid(t *testing.T, value []byte, rec instance.Record) {
 	}
 	said.Role, said.Address = rec.Role, rec.Address
 	diff := cmp.Diff(said, rec)
-	require.True(t, diff == "", "%q is read as another record:\n%s", value, diff)
+	require.Equal(t, "", diff, "%q is read as another record:\n%s", value, diff)
 }
 
 // FuzzDecodeIntent does the same for values that operators write: overrides and pending adds.

@@ -61,7 +61,7 @@ func TestDigestFits(t *testing.T) {
 				most = max(most, e.InFlight)
 			}
 		}
-		assert.True(t, most <= least,
+		assert.LessOrEqual(t, most, least,
 			"%d instances: one with %d in flight is left out, one with %d is not", n, most, least)
 		if back, err := DecodeDigest(raw); err != nil || !back.Equal(&d) {
 			t.Errorf("%d instances: read back otherwise, %v", n, err)

@@ -79,7 +79,7 @@ func TestSetRole(t *testing.T) {
 			t.Fatalf("%s of %d: %+v, %v", role, at, done, err)
 		}
 		got := r.roles()
-		require.True(t, got == was, "a refused change made %q of %q", got, was)
+		require.Equal(t, was, got, "a refused change made %q of %q", got, was)
 	}
 	step(0, instance.Decode, store.IntentOptions{Reason: "night"}, "d pd pd")
 	snap, err := r.st.Reader.Snapshot(t.Context())

@@ -249,7 +249,7 @@ func TestSnapshot_UnusableIgnored(t *testing.T) {
 		for _, e := range hook.AllEntries() {
 			if e.Level == logrus.WarnLevel && strings.Contains(e.Message, "on disk") {
 				lines++
-				assert.True(t, strings.Contains(e.Message, c.why), "%s: %s", c.name, e.Message)
+				assert.Contains(t, e.Message, c.why, "%s: %s", c.name, e.Message)
 			}
 		}
 		assert.Equal(t, 1, lines)

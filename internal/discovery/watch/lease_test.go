@@ -97,7 +97,7 @@ func TestLease_QueriedUnlessProven(t *testing.T) {
 		{"both, one after the other", func(r *leaseRig, t *testing.T) {
 			r.deliver(r.deleted(30, "A"))
 			left := r.unanswered()
-			require.True(t, len(left) == 0, "asked: %+v", left)
+			require.Empty(t, left, "asked: %+v", left)
 			r.deliver(r.deleted(31, "B"))
 		}, []int64{1}, []string{"A"}},
 		{"both in one revision, as when the lease ends", func(r *leaseRig, _ *testing.T) {
@@ -153,7 +153,7 @@ func TestLease_QueriedUnlessProven(t *testing.T) {
 		{"the other one was deleted before the list", func(r *leaseRig, t *testing.T) {
 			r.list(t, r.without("B"))
 			left := r.unanswered()
-			require.True(t, len(left) == 0, "asked: %+v", left)
+			require.Empty(t, left, "asked: %+v", left)
 			r.deliver(r.deleted(40, "A"))
 		}, []int64{1}, []string{"B"}},
 	} {
@@ -167,7 +167,7 @@ func TestLease_QueriedUnlessProven(t *testing.T) {
 			}
 			slices.Sort(asked)
 			assert.Equal(t, c.asked, asked, "asked for")
-			assert.True(t, len(r.leaseQueries) == 0, "questions are left: %+v", r.leaseQueries)
+			assert.Empty(t, r.leaseQueries, "questions are left: %+v", r.leaseQueries)
 			r.publish(t.Context())
 			for name, key := range leaseRigKeys {
 				e := r.table.entries[r.table.layout.Parse(key)]
@@ -215,7 +215,7 @@ func TestMassLoss_HeldDespiteLeaseProof(t *testing.T) {
 	events = append(events, &clientv3.Event{Type: clientv3.EventTypeDelete, Kv: &mvccpb.KeyValue{Key: []byte("/pd/decode/10.0.1.1:1"), ModRevision: 31}})
 	r.deliver(events...)
 	left := r.unanswered()
-	require.True(t, len(left) == 0, "asked: %+v", left)
+	require.Empty(t, left, "asked: %+v", left)
 	r.publish(t.Context())
 	for _, k := range keys {
 		in, ok := r.w.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: leaseRigKeys[k][len("/pd/decode/"):]})

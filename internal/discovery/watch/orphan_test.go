@@ -307,7 +307,7 @@ func TestOrphanEndsRole(t *testing.T) {
 	leased(t, r.cli, r.l, decode)
 	members.WaitFor(t, r.w, decode, members.HasView(""))
 	in = members.WaitFor(t, r.w, decode, members.Usable)
-	assert.True(t, strings.Contains(in.Reason, "role prefill has no effect: registered as decode only"), "%+v", in)
+	assert.Contains(t, in.Reason, "role prefill has no effect: registered as decode only", "%+v", in)
 }
 
 // While etcd is unavailable, an orphan that fails is not picked, but not dropped either.

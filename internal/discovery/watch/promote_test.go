@@ -72,7 +72,7 @@ func TestPromotion_OnlyOneWins(t *testing.T) {
 	}
 	assert.Len(t, promoted, rounds, "promotions in the audit log")
 	for address, n := range promoted {
-		assert.True(t, n == 1, "%s was promoted %d times", address, n)
+		assert.Equal(t, 1, n, "%s was promoted %d times", address, n)
 	}
 	// The counters agree once all watchers have finished.
 	testkit.Eventually(t, members.Soon, func() error {

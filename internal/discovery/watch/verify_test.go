@@ -49,7 +49,7 @@ func TestBareRegistration_Verified(t *testing.T) {
 	members.Put(t, cli, l.Instance(k), "")
 	testkit.Until(t, members.Soon, func() int { return prober.Count(k.Address) }, func(c int) bool { return c >= 5 })
 	again := prober.Count("127.0.0.1:8100")
-	assert.True(t, again == n, "a verified instance was asked %d times more", again-n)
+	assert.Equal(t, n, again, "a verified instance was asked %d times more", again-n)
 }
 
 // Facts are valid for one incarnation of the engine only.
@@ -68,7 +68,7 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 		t.Fatalf("%+v", in)
 	}
 	again := prober.Count(k.Address)
-	assert.True(t, again == n, "asked %d times more", again-n)
+	assert.Equal(t, n, again, "asked %d times more", again-n)
 	prober.Answer(k.Address, "two")
 	members.Put(t, cli, l.Instance(k), `{"id":"B"}`)
 	in := members.WaitFor(t, w, k, func(in *instance.Instance) error {
@@ -165,7 +165,7 @@ func TestProbesAreBounded(t *testing.T) {
 	testkit.EventuallyEqual(t, members.Soon, func() int { return len(w.Snapshot().Usable(instance.Prefill)) }, n)
 	prober.Mu.Lock()
 	defer prober.Mu.Unlock()
-	assert.True(t, prober.Most <= 64, "%d probes at one time", prober.Most)
+	assert.LessOrEqual(t, prober.Most, 64, "%d probes at one time", prober.Most)
 }
 
 func TestCheckRefusesRecords(t *testing.T) {
@@ -188,7 +188,7 @@ func TestCheckRefusesRecords(t *testing.T) {
 	members.Put(t, cli, l.Instance(k), `{"models":["m"],"connector":"nixl"}`)
 	members.WaitFor(t, w, k, members.Usable)
 	n := prober.Count(k.Address)
-	assert.True(t, n == 0, "it was asked %d times", n)
+	assert.Equal(t, 0, n, "it was asked %d times", n)
 }
 
 // A list of models that was read later is in the next snapshot; an unchanged list is not published.

@@ -268,7 +268,7 @@ func TestRun_Interval(t *testing.T) {
 		pass(46 * time.Second)
 		assert.False(t, f.knows("late"), "still known after 1.5 intervals")
 		n := f.count(agent.Key)
-		assert.True(t, n == 0, "an agent's instance was read %d times", n)
+		assert.Equal(t, 0, n, "an agent's instance was read %d times", n)
 		_, atATime := f.busiest()
 		n = f.total()
 		assert.True(t, n >= 2000 && n <= 5000 && atATime <= 16, "%d reads in three intervals, %d at a time", n, atATime)
@@ -343,7 +343,7 @@ func TestConfirm(t *testing.T) {
 		}
 		all.Wait()
 		n := f.total() - before
-		assert.True(t, n <= 5, "%d reads for a burst", n)
+		assert.LessOrEqual(t, n, 5, "%d reads for a burst", n)
 		pass(2 * time.Second) // the other engines are read, too
 		if f.member(0).ServesModel("late") || f.member(1).ServesModel("late") || !f.member(2).ServesModel("late") {
 			t.Error("the lists are not up to date")

@@ -134,13 +134,13 @@ func TestScrape(t *testing.T) {
 		synctest.Wait()
 		e.mu.Lock()
 		for _, in := range members.All() {
-			assert.True(t, e.asked[in.Address] == 1,
+			assert.Equal(t, 1, e.asked[in.Address],
 				"%s was asked %d times in one interval", in.Address, e.asked[in.Address])
-			assert.True(t, e.checked[in.Address] == 1,
+			assert.Equal(t, 1, e.checked[in.Address],
 				"%s was checked %d times in one interval", in.Address, e.checked[in.Address])
 		}
 		d := e.latest.Sub(e.earliest)
-		assert.True(t, d >= 8*time.Second, "all within %s of the interval", d)
+		assert.GreaterOrEqual(t, d, 8*time.Second, "all within %s of the interval", d)
 		one := members.All()[0].Key
 		got := e.known[one]
 		if want := (policy.Rank{Capacity: 2400, Usage: 0.75, Running: 4, Waiting: 6, Starved: 1, Deferred: 6, Fetching: 2}); got == nil || got.All != want || len(got.Ranks) != 2 || got.Ranks[1].Rank != 1 || got.Ranks[1].Capacity != 800 {
@@ -158,7 +158,7 @@ func TestScrape(t *testing.T) {
 		e.mu.Lock()
 		assert.True(t, e.known[one] == nil, "what a silent engine said a minute ago is believed")
 		assert.True(t, e.observed[one] == nil, "the core of a silent engine counts as observable")
-		assert.True(t, e.most <= 8, "%d questions at once", e.most)
+		assert.LessOrEqual(t, e.most, 8, "%d questions at once", e.most)
 		clear(e.silent)
 		e.mu.Unlock()
 		time.Sleep(20 * time.Second)
@@ -232,7 +232,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		n = within("10.0.0.3:1")
 		assert.True(t, n >= 9 && n <= 11, "an engine with more requests than reported was read %d more times", n)
 		n = within("10.0.0.1:1", "10.0.1.0:1")
-		assert.True(t, n == 0, "an engine without a queue and one of prefill were read %d more times", n)
+		assert.Equal(t, 0, n, "an engine without a queue and one of prefill were read %d more times", n)
 		e.mu.Lock()
 		var all []string
 		for i := range 20 {
@@ -245,7 +245,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		assert.True(t, n >= 70 && n <= 90, "20 full engines were read %d more times", n)
 		e.mu.Lock()
 		for _, a := range all {
-			assert.True(t, e.asked[a] >= 3, "%s was read %d times", a, e.asked[a])
+			assert.GreaterOrEqual(t, e.asked[a], 3, "%s was read %d times", a, e.asked[a])
 		}
 		clear(e.full)
 		clear(e.fetched)
@@ -253,7 +253,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		e.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		n = within(all...)
-		assert.True(t, n == 0, "engines whose queues are empty again were read %d more times", n)
+		assert.Equal(t, 0, n, "engines whose queues are empty again were read %d more times", n)
 		stop()
 	})
 }
@@ -298,7 +298,7 @@ func TestScrape_BothRoles(t *testing.T) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			n := e.asked[decode.Address]
-			assert.True(t, n == 1, "kept in role %q: read %d times in one interval", only, n)
+			assert.Equal(t, 1, n, "kept in role %q: read %d times in one interval", only, n)
 		})
 	}
 }

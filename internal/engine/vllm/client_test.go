@@ -240,7 +240,7 @@ func TestErrors(t *testing.T) {
 			require.Error(t, err, "no error")
 			assert.False(t, tc.is != nil && !errors.Is(err, tc.is), "%v is not %v", err, tc.is)
 			assert.False(t, tc.is != ErrNotSent && errors.Is(err, ErrNotSent), "%v: it was asked", err)
-			assert.True(t, strings.Contains(err.Error(), tc.text), "%q lacks %q", err, tc.text)
+			assert.Contains(t, err.Error(), tc.text, "%q lacks %q", err, tc.text)
 			assert.NotContains(t, err.Error(), "secret")
 			assert.False(t, strings.ContainsAny(err.Error(), "\x1b\n"), "unsafe text")
 		})

@@ -73,7 +73,7 @@ func TestEventSources(t *testing.T) {
 		{"no network", vllmargs.Events{Publishes: true, Endpoint: "ipc:///tmp/e"}, one, nil},
 	} {
 		d := cmp.Diff(tc.want, tc.e.Sources("10.0.0.7", tc.r))
-		assert.True(t, d == "", "%s: %s", tc.name, d)
+		assert.Equal(t, "", d, "%s: %s", tc.name, d)
 	}
 }
 

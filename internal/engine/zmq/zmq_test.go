@@ -154,7 +154,7 @@ const ready = "\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 // TestBadPeers: invalid data from a peer ends its connection, and nothing else.
 func TestBadPeers(t *testing.T) {
 	t.Parallel()
-	require.True(t, len(greeting) == 64, "the greeting has %d bytes", len(greeting))
+	require.Equal(t, 64, len(greeting), "the greeting has %d bytes", len(greeting))
 	l, trouble := listen(t, zmq.Router, loopback, zmq.Bounds{Bytes: 1000, Frames: 4})
 	huge := "\x02\xff\xff\xff\xff\xff\xff\xff\xff"
 	for name, tc := range map[string]struct {

@@ -38,7 +38,7 @@ func TestReasons_Documented(t *testing.T) {
 	var documented []string
 	for line := range strings.Lines(table) {
 		cells := strings.Split(line, "|")
-		require.True(t, len(cells) >= 3, "no row: %q", line)
+		require.GreaterOrEqual(t, len(cells), 3, "no row: %q", line)
 		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(cells[1], -1) {
 			documented = append(documented, m[1])
 		}

@@ -130,7 +130,7 @@ func TestAnswer_HidesTokenIDs(t *testing.T) {
 		a := begin(t, c.kind, c.more)
 		want := strings.ReplaceAll(c.want, ":[]", ":null")
 		got := pass(t, a, c.in)
-		assert.True(t, got == want, "%s:\n got %s\nwant %s", c.name, got, want)
+		assert.Equal(t, want, got, "%s:\n got %s\nwant %s", c.name, got, want)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestAnswer_ContinuesCompletion(t *testing.T) {
 		textEvent(" is", []int{20, 21, 10, 11}, []int{14}) + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":4,"total_tokens":5,"completion_tokens":1}}` + "\n\n")
 	want := strings.ReplaceAll(textEvent(" is", nil, nil), ":[]", ":null") + `data: {"id":"cmpl-1","choices":[],"usage":{"prompt_tokens":2,"total_tokens":5,"completion_tokens":3}}` + "\n\n"
 	got = pass(t, a, second)
-	assert.True(t, got == want, "second leg:\n got %s\nwant %s", got, want)
+	assert.Equal(t, want, got, "second leg:\n got %s\nwant %s", got, want)
 }
 
 // A completion without max_tokens has at most 16 tokens.
@@ -231,7 +231,7 @@ func TestAnswer_Seam(t *testing.T) {
 			ids = append(ids, int(id.(float64)))
 		}
 		got := pass(t, a, textEvent(" wide", ids, []int{18}))
-		assert.True(t, strings.Contains(got, `"text":"`+c.rest+` wide"`), "%s: %s", c.name, got)
+		assert.Contains(t, got, `"text":"`+c.rest+` wide"`, "%s: %s", c.name, got)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestAnswer_SeamInSpaceOfReasoning(t *testing.T) {
 		require.True(t, n != nil && n.How == continuation.HowChat && string(n.Request.PromptTokenIDs) == "[20,10,21]",
 			"goes on by %+v, %q", n, why)
 		got := pass(t, a, roleEvent(20, 10, 21), chatEvent(c.goesOn, 11))
-		assert.True(t, strings.Contains(got, c.want), "%s: %s", c.goesOn, got)
+		assert.Contains(t, got, c.want, "%s: %s", c.goesOn, got)
 	}
 }
 
@@ -336,7 +336,7 @@ func TestAnswer_CompletesItself(t *testing.T) {
 		n := next(t, a)
 		got := string(n.Events)
 		for _, want := range append(c.want, done) {
-			assert.True(t, strings.Contains(got, want), "%s: no %s in %s", c.name, want, got)
+			assert.Contains(t, got, want, "%s: no %s in %s", c.name, want, got)
 		}
 		if n.How != continuation.HowProxy || strings.Contains(got, "finish_reason") != strings.HasPrefix(c.name, "limit") {
 			t.Errorf("%s: %s %s", c.name, n.How, got)
@@ -404,11 +404,11 @@ func TestAnswer_ShiftsTextOffsets(t *testing.T) {
 		next(t, a)
 		got := pass(t, a, offsets("ö is", []int{20, 10, 11}, []int{12, 13, 14}, []int{0, at[3] - at[2]}, tokens[2:]...))
 		want := fmt.Sprintf(`"text_offset":[%d,%d]`, at[2], at[3])
-		assert.True(t, strings.Contains(got, want), "second leg: %s, want %s", got, want)
+		assert.Contains(t, got, want, "second leg: %s, want %s", got, want)
 		next(t, a)
 		got = pass(t, a, offsets(" deep", []int{20, 10, 11, 12, 13, 14}, []int{15}, []int{0}, " deep"))
 		want = fmt.Sprintf(`"text_offset":[%d]`, at[3]+utf8.RuneCountInString(tokens[3]))
-		assert.True(t, strings.Contains(got, want), "third leg: %s, want %s", got, want)
+		assert.Contains(t, got, want, "third leg: %s, want %s", got, want)
 	}
 }
 
@@ -536,7 +536,7 @@ func TestAnswer_Replays(t *testing.T) {
 		out, err := a.Pass([]byte(c.replay))
 		require.Equal(t, c.want != nil, err == nil, "%s: %v, %s", c.name, err, out)
 		for _, want := range c.want {
-			assert.True(t, strings.Contains(string(out), want), "%s: no %s in %s", c.name, want, out)
+			assert.Contains(t, string(out), want, "%s: no %s in %s", c.name, want, out)
 		}
 		if s := string(out); strings.Contains(s, "hm") || strings.Contains(s, "c2") || strings.Contains(s, "role") || strings.Contains(s, `{\"a\"`) {
 			t.Errorf("%s: %s", c.name, s)
@@ -600,7 +600,7 @@ func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 		n := next(t, a)
 		require.Equal(t, continuation.HowReplay, n.How, "goes on by")
 		got := regexp.MustCompile(`"sequence_number":\d+`).ReplaceAllString(pass(t, a, c.replay), `"sequence_number":1`)
-		assert.True(t, got == c.want, "of %s\n got %s\nwant %s", c.replay, got, c.want)
+		assert.Equal(t, c.want, got, "of %s\n got %s\nwant %s", c.replay, got, c.want)
 	}
 }
 

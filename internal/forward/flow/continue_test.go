@@ -143,6 +143,6 @@ func TestCompletion_ContinuesAfterSuspension(t *testing.T) {
 		defer last.End()
 		defer c.move.bound(last)()
 		time.Sleep(continueWithin + time.Millisecond)
-		assert.True(t, last.Err() != nil, "the leg is not bounded")
+		assert.Error(t, last.Err(), "the leg is not bounded")
 	})
 }

@@ -16,7 +16,7 @@ func TestFailureTable_Documented(t *testing.T) {
 	doc, err := os.ReadFile("../../../docs/failures.md")
 	require.NoError(t, err)
 	table := failureTable()
-	require.True(t, strings.Contains(string(doc), table), "docs/failures.md does not hold this table:\n%s", table)
+	require.Contains(t, string(doc), table, "docs/failures.md does not hold this table:\n%s", table)
 }
 
 func TestRules_CoverEveryClass(t *testing.T) {

@@ -205,7 +205,7 @@ func TestTruncatedBody_NotComplete(t *testing.T) {
 	for _, n := range []int{0, 10, minPooledBody, 100 << 10, 1 << 20} {
 		var b Bodies
 		body, err := b.Read(io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(cut)), -1)
-		assert.True(t, err != nil, "%d bytes and a cut are taken for a whole body", n)
+		assert.Error(t, err, "%d bytes and a cut are taken for a whole body", n)
 		end(t, &b, body)
 	}
 }

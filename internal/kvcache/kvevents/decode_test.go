@@ -126,7 +126,7 @@ func TestRecorded(t *testing.T) {
 				events += len(b.Events)
 			}
 		}
-		assert.True(t, events >= 9, "%s has %d events", name, events)
+		assert.GreaterOrEqual(t, events, 9, "%s has %d events", name, events)
 	}
 }
 

@@ -361,7 +361,7 @@ func TestFollower_DepartedEngineHangs(t *testing.T) {
 	testkit.Until(t, 20*time.Second, f.Status, func(st []kvfollow.Status) bool {
 		return len(st) == 1 && st[0].Address == again.Address && st[0].State == kvevents.Lost
 	})
-	assert.True(t, len(dials) == 0, "the next incarnation was dialled while the former one hung")
+	assert.Empty(t, dials, "the next incarnation was dialled while the former one hung")
 	release()
 	followed(again)
 }

@@ -299,7 +299,7 @@ func TestIndex_ConcurrentUse(t *testing.T) {
 		x.Longest(p.keys(), targets, out)
 		for i, e := range engines {
 			want := e.longest(p)
-			require.True(t, out[i] == want, "%v has %d of %v, the index says %d", e.target, want, p, out[i])
+			require.Equal(t, want, out[i], "%v has %d of %v, the index says %d", e.target, want, p, out[i])
 		}
 	}
 }
@@ -329,7 +329,7 @@ func TestIndex_Memory(t *testing.T) {
 	}
 	fill(x, first, blocks)
 	all := whole(t, first)
-	assert.True(t, all >= 2000, "%d blocks", all)
+	assert.GreaterOrEqual(t, all, 2000, "%d blocks", all)
 	fill(x, second, blocks)
 	if a, b := whole(t, first), whole(t, second); a < all/2 || b < all/2 || memory.Evicted(indexmem.Blocks) == 0 {
 		t.Errorf("%d and %d blocks, %d before", a, b, all)

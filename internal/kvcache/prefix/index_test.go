@@ -50,7 +50,7 @@ func TestBlockBoundaries_ByPosition(t *testing.T) {
 	}
 	assert.NotEqual(t, a.keys[0], chain("other", whole).keys[0], "prompts of two models have something in common")
 	n := a.Len()
-	assert.True(t, n <= 300, "%d borders", n)
+	assert.LessOrEqual(t, n, 300, "%d borders", n)
 	if short := chain("m", "abc"); short.Len() != 0 || short.Key(0) == chain("m", "abd").Key(0) || short.Total() != 3 || short.End(0) != 0 {
 		t.Errorf("%+v", short)
 	}

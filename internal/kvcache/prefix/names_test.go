@@ -68,7 +68,7 @@ func TestNames_NoFalseBlocks(t *testing.T) {
 			}
 		}
 	}
-	assert.True(t, found >= 10_000, "%d blocks were found at all", found)
+	assert.GreaterOrEqual(t, found, 10_000, "%d blocks were found at all", found)
 }
 
 // In a chat's third turn, the blocks are known up to where the second turn has confirmed the first.

@@ -121,7 +121,7 @@ func TestPlacementsBounds(t *testing.T) {
 		x.AddRemote(0, &p)
 	}
 	x.Clear(0)
-	assert.True(t, x.Bytes(0) == 0, "%d bytes of nothing", x.Bytes(0))
+	assert.Equal(t, 0, x.Bytes(0), "%d bytes of nothing", x.Bytes(0))
 	for _, bad := range [][]byte{{scheme + 1}, append([]byte{scheme}, make([]byte, placedBytes-1)...), {scheme, 1}} {
 		assert.ErrorIs(t, other.Read(bad), ErrPlaced, "%d bytes", len(bad))
 	}
@@ -177,7 +177,7 @@ func TestIndex_CountsInAnyOrder(t *testing.T) {
 		}
 		for i := range targets {
 			x.Clear(i)
-			assert.True(t, x.Bytes(i) == 0, "seed %d: %d bytes of nothing", seed, x.Bytes(i))
+			assert.Equal(t, 0, x.Bytes(i), "seed %d: %d bytes of nothing", seed, x.Bytes(i))
 		}
 		if x.Borders() != 0 || len(x.root) != 0 || len(x.remote) != 0 || x.memory.Used(indexmem.Prompts) != 0 {
 			t.Errorf("seed %d: %d borders, %d nodes, %d keys, %d bytes are left", seed, x.Borders(), len(x.root), len(x.remote), x.memory.Used(indexmem.Prompts))

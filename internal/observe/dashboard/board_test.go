@@ -176,7 +176,7 @@ func TestSnapshotThenDiffs(t *testing.T) {
 		if len(m.Rows) != 2 || string(m.Rows["decode/10.0.0.2:1"]) != "null" || !strings.Contains(string(m.Rows["decode/10.0.0.3:1"]), `"connector":"nixl","weight":100,`) {
 			t.Errorf("rows %s", m.Rows)
 		}
-		assert.True(t, strings.Contains(string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`), "loads %s", m.Loads)
+		assert.Contains(t, string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`, "loads %s", m.Loads)
 		assert.True(t, len(m.Feed) == 2 && m.Feed[0].Text == "left" && m.Feed[1].Text == "joined", "feed %+v", m.Feed)
 		assert.True(t, string(m.Parts["requests"]) == "4" && m.Parts["findings"] == nil, "parts %s", m.Parts)
 		time.Sleep(time.Second)
@@ -480,7 +480,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 			"failures": `[{"role":"decode","instance":"10.0.0.2:1","class":"lost","count":70}]`,
 		} {
 			got := string(all[0].Parts[part])
-			assert.True(t, strings.Contains(got, want), "%s: %s", part, got)
+			assert.Contains(t, got, want, "%s: %s", part, got)
 		}
 		b.viewers.leave(one)
 		s.mu.Lock()

@@ -17,7 +17,7 @@ const largest = 200 << 10
 func TestPage(t *testing.T) {
 	t.Parallel()
 	p := newPage()
-	assert.True(t, len(p.body) <= largest, "the page has %d bytes, more than %d", len(p.body), largest)
+	assert.LessOrEqual(t, len(p.body), largest, "the page has %d bytes, more than %d", len(p.body), largest)
 	w := httptest.NewRecorder()
 	p.serve(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	h := w.Header()
@@ -34,7 +34,7 @@ func TestPage(t *testing.T) {
 	// The digests match the contents of the page.
 	for _, tag := range []string{"script", "style"} {
 		m := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllSubmatch(w.Body.Bytes(), -1)
-		require.True(t, len(m) == 1, "%d times <%s>", len(m), tag)
+		require.Equal(t, 1, len(m), "%d times <%s>", len(m), tag)
 		assert.Contains(t, policy, tag+"-src 'sha256-"+hash(m[0][1])+"'")
 	}
 	again := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)

@@ -104,7 +104,7 @@ func TestFleet(t *testing.T) {
 		t.Helper()
 		samples, failed := figures.Read(t.Context(), client, 30*time.Second, all)
 		for id, want := range map[string]string{"wrong": "another program", "broken": "/metrics: ", "failing": "status 500", "closed": "refused"} {
-			assert.True(t, strings.Contains(failed[id], want), "%s: %q", id, failed[id])
+			assert.Contains(t, failed[id], want, "%s: %q", id, failed[id])
 		}
 		require.Len(t, samples, 2)
 		return samples

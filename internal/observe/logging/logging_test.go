@@ -51,7 +51,7 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("level %q: error %v, want ErrLevel", level, err)
 			continue
 		}
-		assert.True(t, strings.Contains(err.Error(), "error, warn, info, debug, trace"),
+		assert.Contains(t, err.Error(), "error, warn, info, debug, trace",
 			"level %q: the message does not list the levels: %v", level, err)
 	}
 	_, err := logging.New(&bytes.Buffer{}, "info", "xml")

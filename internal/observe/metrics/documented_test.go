@@ -52,11 +52,11 @@ func TestMetricFamilies_Documented(t *testing.T) {
 	metrics.Roles{}.Register(l)
 	metrics.ModelRoutes(nil).Register(l)
 	l.MustRegister(bridgemetrics.Collector(nil))
-	assert.True(t, len(l.names) >= 20, "only %d families: %v", len(l.names), l.names)
+	assert.GreaterOrEqual(t, len(l.names), 20, "only %d families: %v", len(l.names), l.names)
 	known := map[string]bool{}
 	for _, name := range l.names {
 		known[name] = true
-		assert.True(t, strings.Contains(string(page), "`"+name+"`"),
+		assert.Contains(t, string(page), "`"+name+"`",
 			"docs/reference/metrics.md does not mention %s", name)
 	}
 	others := testkit.ReadFile(t, "../../../docs/api.md")

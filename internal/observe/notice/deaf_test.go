@@ -19,5 +19,5 @@ func TestKVEvents_NotFollowed(t *testing.T) {
 		Connector: func(i *instance.Instance) string { return i.Record.Connector }, NoKVEvents: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
 	}.Texts()
 	want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"
-	assert.True(t, strings.Join(got, "\n") == want, "%q", got)
+	assert.Equal(t, want, strings.Join(got, "\n"), "%q", got)
 }

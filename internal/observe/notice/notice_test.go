@@ -318,7 +318,7 @@ func TestNotices_Bounded(t *testing.T) {
 	words := strings.Split(f.words(), "\n")
 	assert.Len(t, words, 8, "notices")
 	for _, w := range words {
-		assert.True(t, len(w) <= 500, "%d bytes", len(w))
+		assert.LessOrEqual(t, len(w), 500, "%d bytes", len(w))
 	}
 }
 

@@ -94,7 +94,7 @@ func TestCachedTokensOfAgents(t *testing.T) {
 			}
 			for _, around := range [][2]string{{}, {"event: x\ndata: ", "\n\n"}} {
 				got := string(response.SetCachedTokens(tc.kind, []byte(around[0]+tc.body+around[1]), tc.prefill))
-				assert.True(t, got == around[0]+want+around[1], "SetCachedTokens\ngot  %s\nwant %s", got, want)
+				assert.Equal(t, around[0]+want+around[1], got, "SetCachedTokens\ngot  %s\nwant %s", got, want)
 			}
 		})
 	}

@@ -49,7 +49,7 @@ func TestApply(t *testing.T) {
 		for _, kv := range resp.Kvs {
 			value = string(kv.Value)
 		}
-		assert.True(t, strings.Contains(value, tc.key), "%+v: %s", tc.x, value)
+		assert.Contains(t, value, tc.key, "%+v: %s", tc.x, value)
 	}
 }
 

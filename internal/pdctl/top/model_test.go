@@ -68,7 +68,7 @@ func (m *testModel) screen() string {
 	lines := m.lines()
 	for i, line := range lines {
 		lines[i] = text.StripEscape(line)
-		assert.True(m.t, len(lines[i]) <= m.width, "%d columns: %q", len(lines[i]), lines[i])
+		assert.LessOrEqual(m.t, len(lines[i]), m.width, "%d columns: %q", len(lines[i]), lines[i])
 	}
 	return strings.Join(lines, "\n")
 }
@@ -100,7 +100,7 @@ func TestLowScreen(t *testing.T) {
 	for m.height = 40; m.height >= 10; m.height-- {
 		m.shows("09:00:00 UTC", "decode   d:1", "enter confirms, esc cancels")
 		n := len(m.lines())
-		assert.True(t, n <= m.height, "%d lines in %d", n, m.height)
+		assert.LessOrEqual(t, n, m.height, "%d lines in %d", n, m.height)
 	}
 }
 

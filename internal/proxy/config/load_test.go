@@ -103,7 +103,7 @@ func TestJSONLists(t *testing.T) {
 		{nil, []string{"--config", file}, settings.JSONList{"https://a.example", "https://b.example:8443"}},
 	} {
 		diff := cmp.Diff(tt.want, mustLoad(t, tt.env, tt.args...).AllowedOrigins)
-		assert.True(t, diff == "", "%v %q (-want +got):\n%s", tt.env, tt.args, diff)
+		assert.Equal(t, "", diff, "%v %q (-want +got):\n%s", tt.env, tt.args, diff)
 	}
 }
 
@@ -252,7 +252,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 	}
 	testkit.Contains(t, out.String(), "# environment PD_ETCD_PASSWORD", "# flag --model")
 	for _, key := range []string{"api-key: [********, ********]", "admin-api-key: ********"} {
-		assert.True(t, strings.Contains(strings.ReplaceAll(out.String(), `"`, ""), key),
+		assert.Contains(t, strings.ReplaceAll(out.String(), `"`, ""), key,
 			"no %q in:\n%s", key, out.String())
 	}
 	// With the secrets set again, the printed settings load as the same values.
@@ -261,7 +261,7 @@ func TestPrintMasksAndReadsBack(t *testing.T) {
 		"--api-key", "client-secret-1,client-secret-2", "--engine-api-key", "engine-secret", "--admin-api-key", "admin-secret")
 	q.ConfigFile = ""
 	diff := cmp.Diff(p, q, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }))
-	assert.True(t, diff == "", "read back (-printed +read):\n%s\n%s", diff, out.String())
+	assert.Equal(t, "", diff, "read back (-printed +read):\n%s\n%s", diff, out.String())
 }
 
 // Printed settings load also with TLS at the embedded etcd; settings that a file cannot have are named.

@@ -168,7 +168,7 @@ func TestReferencePrecedenceAndPrint(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, p.Print(&out))
 	for _, line := range []string{"prefill: ['127.0.0.1:8100'] # flag --prefiller-ports", "max-attempts: 2 # flag --max-retries"} {
-		assert.True(t, strings.Contains(strings.NewReplacer(`"`, "'").Replace(out.String()), line),
+		assert.Contains(t, strings.NewReplacer(`"`, "'").Replace(out.String()), line,
 			"%q is not in:\n%s", line, out.String())
 	}
 	assert.NotContains(t, out.String(), "prefiller-ports:")

@@ -45,7 +45,7 @@ func TestTune(t *testing.T) {
 			}
 			require.NoError(t, Tune())
 			got := debug.SetGCPercent(100)
-			assert.True(t, got == tc.percent, "%d %%, want %d", got, tc.percent)
+			assert.Equal(t, tc.percent, got, "%d %%, want %d", got, tc.percent)
 			assert.Equal(t, tc.limit, debug.SetMemoryLimit(math.MaxInt64), "limit in bytes")
 		})
 	}

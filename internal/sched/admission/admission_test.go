@@ -570,7 +570,7 @@ func TestShare(t *testing.T) {
 		r.send(of(admission.Default)).waits(t)
 		r.SetOthers(tc.others)
 		got := r.Status()[0].Share
-		assert.True(t, math.Abs(got-tc.want) <= 0.01, "%s: %v, want %v", tc.name, got, tc.want)
+		assert.LessOrEqual(t, math.Abs(got-tc.want), 0.01, "%s: %v, want %v", tc.name, got, tc.want)
 	}
 	// A proxy without a backlog has a share, too.
 	r := newRig(t, nil)

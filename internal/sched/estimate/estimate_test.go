@@ -54,7 +54,7 @@ func TestDecisions(t *testing.T) {
 		if !got.DecodeOnly {
 			stall = 0
 		}
-		assert.True(t, math.Abs(got.Stall-stall) <= 0.01*stall,
+		assert.LessOrEqual(t, math.Abs(got.Stall-stall), 0.01*stall,
 			"%s: streams wait %v s, want %v", tc.name, got.Stall, stall)
 		if got.Stall = 0; got != tc.want {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
@@ -192,8 +192,8 @@ func TestForgetsUnusedModels(t *testing.T) {
 				t.Errorf("an adapter that was used %d days ago is not known", days-day)
 			}
 		}
-		assert.True(t, left <= 15, "%d of %d adapters are known, of which one a day was used", left, days)
+		assert.LessOrEqual(t, left, 15, "%d of %d adapters are known, of which one a day was used", left, days)
 		got := e.Rates(name, "p").Prefill.Samples
-		assert.True(t, got == 4*days, "the model that is used every day has %d samples, want %d", got, 4*days)
+		assert.Equal(t, 4*days, got, "the model that is used every day has %d samples, want %d", got, 4*days)
 	})
 }

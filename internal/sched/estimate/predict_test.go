@@ -26,7 +26,7 @@ func TestPredictions(t *testing.T) {
 	}
 	near := func(what string, got, want float64) {
 		t.Helper()
-		assert.True(t, math.Abs(got-want) <= 0.02*want, "%s: %v, want %v", what, got, want)
+		assert.LessOrEqual(t, math.Abs(got-want), 0.02*want, "%s: %v, want %v", what, got, want)
 	}
 	for _, address := range []string{"", "p", "another"} {
 		r := e.Rates(name, address)
@@ -49,7 +49,7 @@ func TestPredictions(t *testing.T) {
 		{estimate.KV{Held: 900, Streams: 4, Capacity: 1000}, 1.1},
 	} {
 		got := r.KVUse(tc.kv)
-		assert.True(t, math.Abs(got-tc.want) <= 1e-9, "%+v: %v, want %v", tc.kv, got, tc.want)
+		assert.LessOrEqual(t, math.Abs(got-tc.want), 1e-9, "%+v: %v, want %v", tc.kv, got, tc.want)
 	}
 }
 

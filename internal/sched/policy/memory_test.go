@@ -42,7 +42,7 @@ func TestPrefix_MemoryOfAllModels(t *testing.T) {
 			ask(0, 0) // a prompt that is repeated
 		}
 	}
-	assert.True(t, ask(0, 0) != 0, "the prompt in use was evicted")
+	assert.NotEqual(t, 0, ask(0, 0), "the prompt in use was evicted")
 	first, last := 0, 0
 	for model := 1; model < models; model++ {
 		if ask(model, 99) > 0 {

@@ -27,7 +27,7 @@ func TestPolicies_Documented(t *testing.T) {
 	docs := filepath.Join("..", "..", "..", "docs")
 	which := read(t, filepath.Join(docs, "policies.md"))
 	n := strings.Count(which, "\n")
-	assert.True(t, n <= 40, "policies.md has %d lines, which do not fit on a screen", n)
+	assert.LessOrEqual(t, n, 40, "policies.md has %d lines, which do not fit on a screen", n)
 	for _, name := range Names() {
 		page := read(t, filepath.Join(docs, "policies", name+".md"))
 		testkit.Contains(t, page, "# `"+name+"`\n", "\n## When to use it\n", "\n## Cost\n", "\n## Settings\n", "\n## Scores\n")
@@ -57,7 +57,7 @@ func TestScores_Documented(t *testing.T) {
 		_, section, _ := strings.Cut(read(t, filepath.Join("..", "..", "..", "docs", "policies", k.Name+".md")), "\n## Scores\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			assert.True(t, strings.Contains(section, "`"+name+"`"),
+			assert.Contains(t, section, "`"+name+"`",
 				"the page of %s does not explain its score %s", k.Name, name)
 		}
 	}

@@ -44,14 +44,14 @@ func TestPrefix_FindsComputed(t *testing.T) {
 		for more := range 3 {
 			turn = append(turn, prompt(1000*n+more, 700))
 			at, cached := p.Choose(All(list), asking(turn...))
-			require.True(t, at == first, "turn %d of chat %d went to %d, the first to %d", more+2, n, at, first)
+			require.Equal(t, first, at, "turn %d of chat %d went to %d, the first to %d", more+2, n, at, first)
 			if want := (3600 + 700*more) / 4; cached > want || cached < want-64 {
 				t.Errorf("turn %d: %d tokens are cached, want %d or a border less", more+2, cached, want)
 			}
 		}
 	}
 	for i := range list {
-		assert.True(t, spread[i] >= 6, "chats are spread %v", spread)
+		assert.GreaterOrEqual(t, spread[i], 6, "chats are spread %v", spread)
 	}
 }
 
@@ -163,7 +163,7 @@ func TestPrefix_SeveralProxies(t *testing.T) {
 			}
 		}
 	}
-	assert.True(t, kept >= turns, "%d of %d turns went where the chat began", kept, turns)
+	assert.GreaterOrEqual(t, kept, turns, "%d of %d turns went where the chat began", kept, turns)
 }
 
 // The tools and the cache salt precede the messages.
@@ -223,6 +223,6 @@ func TestPrefixBreaksTiesBySession(t *testing.T) {
 		assert.Equal(t, placed, asks(other, prompt(3000+n, 3000)), "session %d is not at the cache of its prompt", n)
 	}
 	for i := range list {
-		assert.True(t, spread[i] >= 4, "sessions are spread %v", spread)
+		assert.GreaterOrEqual(t, spread[i], 4, "sessions are spread %v", spread)
 	}
 }

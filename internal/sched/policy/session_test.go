@@ -54,7 +54,7 @@ func TestSessionsStay(t *testing.T) {
 	}
 	// Doubling all weights moves no session; a candidate whose weight grows only gains sessions.
 	for i, is := range bound(All(fleet(200, 200, 200, 200)), keys) {
-		require.True(t, is == before[i], "session %d went from %d to %d for nothing", i, before[i], is)
+		require.Equal(t, before[i], is, "session %d went from %d to %d for nothing", i, before[i], is)
 	}
 	won := 0
 	for i, is := range bound(All(fleet(100, 100, 300, 100)), keys) {
@@ -66,7 +66,7 @@ func TestSessionsStay(t *testing.T) {
 			t.Fatalf("session %d went from %d to %d, and 2 grew", i, before[i], is)
 		}
 	}
-	assert.True(t, won >= keys/10, "the one that grew won %d of %d", won, keys)
+	assert.GreaterOrEqual(t, won, keys/10, "the one that grew won %d of %d", won, keys)
 }
 
 // A candidate in slow start gets its sessions at once.
@@ -79,6 +79,6 @@ func TestSession_SlowStart(t *testing.T) {
 	}
 	before := bound(All(list), 500)
 	for i, is := range bound(c, 500) {
-		require.True(t, is == before[i], "session %d went from %d to %d", i, before[i], is)
+		require.Equal(t, before[i], is, "session %d went from %d to %d", i, before[i], is)
 	}
 }

@@ -242,7 +242,7 @@ func TestReload(t *testing.T) {
 	issue("third", 24*time.Hour)
 	step("mended", "third", "the certificate for clients expires at ", 2)
 	n := strings.Count(log.String(), "the old ones stay active")
-	assert.True(t, n == 4, "said %d times:\n%s", n, &log)
+	assert.Equal(t, 4, n, "said %d times:\n%s", n, &log)
 }
 
 // A partially written file does not become active: with half of

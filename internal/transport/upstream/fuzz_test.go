@@ -174,7 +174,7 @@ func FuzzRequest(f *testing.F) {
 		require.NoError(t, err, "%q: body %q", whole, sent)
 		require.True(t, bytes.Equal(sent, body), "%q: body %q", whole, sent)
 		left := src.Len() + r.Buffered()
-		require.True(t, left == 0, "%d bytes of %q are another request", left, whole)
+		require.Equal(t, 0, left, "%d bytes of %q are another request", left, whole)
 		if got.Method != method || got.Host != "10.0.0.1:8000" || got.Header.Get("X-Last") != "1" || len(got.TransferEncoding) > 0 {
 			t.Fatalf("%q is read as %s to %s, %v", whole, got.Method, got.Host, got.Header)
 		}

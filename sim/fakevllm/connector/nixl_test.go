@@ -62,7 +62,7 @@ func TestParseKV(t *testing.T) {
 				raw = []byte(tt.in)
 			}
 			got := ParseNIXL(raw, NIXL)
-			assert.True(t, got.Form == tt.form, "%s is form %d (%s), not %d", tt.in, got.Form, got.Why, tt.form)
+			assert.Equal(t, tt.form, got.Form, "%s is form %d (%s), not %d", tt.in, got.Form, got.Why, tt.form)
 		})
 	}
 	spoiled := strings.Replace(load, "1.0", "1", 1)

@@ -151,6 +151,6 @@ func TestEvents(t *testing.T) {
 			want, parent = want+4, found
 		}
 		got := run(t, c, prompt)
-		require.True(t, got == want, "request %d: %d tokens found, the events promised %d", i, got, want)
+		require.Equal(t, want, got, "request %d: %d tokens found, the events promised %d", i, got, want)
 	}
 }

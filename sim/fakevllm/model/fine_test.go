@@ -19,7 +19,7 @@ func TestFineTokensVaryInLength(t *testing.T) {
 	for n := 100; n+100 < len(text); n += 100 {
 		counts[len(model.TokenizeFine(text[n:n+100]))] = true
 	}
-	assert.True(t, len(counts) >= 3, "100 bytes are always about as many tokens: %v", counts)
+	assert.GreaterOrEqual(t, len(counts), 3, "100 bytes are always about as many tokens: %v", counts)
 	if n := len(model.TokenizeFine(text)); n <= len(text)/8 || n >= len(text) {
 		t.Errorf("%d bytes are %d tokens", len(text), n)
 	}
@@ -32,7 +32,7 @@ func TestFineTokensOfLongerText(t *testing.T) {
 	for n := range len(prose) {
 		got := model.TokenizeFine(prose[:n])
 		same := common(got, whole)
-		assert.True(t, same >= len(got)-8, "the first %d bytes share %d of %d tokens with the text", n, same, len(got))
+		assert.GreaterOrEqual(t, same, len(got)-8, "the first %d bytes share %d of %d tokens with the text", n, same, len(got))
 	}
 }
 

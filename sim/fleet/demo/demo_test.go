@@ -28,7 +28,7 @@ func TestPrinterBreaksLines(t *testing.T) {
 		t.Fatalf("%d lines:\n%s", len(lines), out.String())
 	}
 	for i, line := range lines {
-		assert.True(t, len(line) <= width, "line %d has %d columns", i, len(line))
+		assert.LessOrEqual(t, len(line), width, "line %d has %d columns", i, len(line))
 		want := "     bakoti"
 		if i == 0 {
 			want = "   < bakoti"

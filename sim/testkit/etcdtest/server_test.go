@@ -63,7 +63,7 @@ func TestServer(t *testing.T) {
 	p.Wipe()
 	p.Restart()
 	want("")
-	require.True(t, p.Endpoint() == address, "the endpoint moved from %s to %s", address, p.Endpoint())
+	require.Equal(t, address, p.Endpoint(), "the endpoint moved from %s to %s", address, p.Endpoint())
 }
 
 func TestServer_RestartKeepsTLS(t *testing.T) {
