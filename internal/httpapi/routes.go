@@ -29,9 +29,10 @@ func (d *Deps) addStoredRoutes(client *gin.RouterGroup) {
 	client.POST("/v1/responses/:id/cancel", discardBody, dataRoute(cancel))
 }
 
-// passedRoutes returns the POST routes of vLLM, except forms, that one instance serves without a pair. The value is the reason
-// why a generation has no separate prefill, "" if nothing is generated. A decode instance is preferred.
-// An engine whose model or options lack the route responds with 404 or 403 itself.
+// passedRoutes returns the POST routes of vLLM, except forms, that one instance serves without a
+// pair. The value is the reason why a generation has no separate prefill, "" if nothing is
+// generated. A decode instance is preferred. An engine whose model or options lack the route
+// responds with 404 or 403 itself.
 func passedRoutes() map[string]string {
 	routes := map[string]string{
 		"/v1/chat/completions/batch": bypass.Route,

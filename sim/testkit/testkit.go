@@ -61,7 +61,7 @@ func EventuallyEqual[T comparable](t testing.TB, timeout time.Duration, get func
 	t.Helper()
 	Eventually(t, timeout, func() error {
 		if got := get(); got != want {
-			return fmt.Errorf("got %v, want %v %v", got, want, about)
+			return fmt.Errorf("got %v, want %v: %s", got, want, fmt.Sprint(about...))
 		}
 		return nil
 	})

@@ -104,8 +104,8 @@ func (w *Watcher) send(ctx context.Context, m message) bool {
 	}
 }
 
-// watch follows every change from revision on until the watch ends, and returns the reason. The creation of the watch has a
-// separate deadline, since a stream can be opened on a hung member.
+// watch follows every change from revision on until the watch ends, and returns the reason. The
+// creation of the watch has a separate deadline, since a stream can be opened on a hung member.
 func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Patience) (reason string, err error) {
 	wctx, cancel := etcd.WatchContext(ctx)
 	defer cancel()

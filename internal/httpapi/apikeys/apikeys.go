@@ -54,8 +54,9 @@ const (
 	maxName = 64
 )
 
-// parse parses lines of "key name rights class=... max-class=..."; only key and name are required. Errors
-// contain the line number, never the content. rights has the rights by their names. other reports a key that no line may contain; may be nil.
+// parse parses lines of "key name rights class=... max-class=..."; only key and name are required.
+// Errors contain the line number, never the content. rights has the rights by their names. other
+// reports a key that no line may contain; may be nil.
 func parse(raw []byte, rights map[string]Rights, other func(key string) bool) (table, error) {
 	names, keys := map[string]bool{}, table{}
 	lines := bufio.NewScanner(bytes.NewReader(raw))

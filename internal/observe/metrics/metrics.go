@@ -51,8 +51,9 @@ type Metrics struct {
 	usual atomic.Pointer[series] // newest kind of successful requests, tried first
 }
 
-// New registers the counters, with labels for a number of models besides "other", and the collectors of the process and the Go runtime. Counters
-// with known labels start at zero, so that their first increase is visible.
+// New registers the counters, with labels for a number of models besides "other", and the
+// collectors of the process and the Go runtime. Counters with known labels start at zero, so that
+// their first increase is visible.
 func New(reg prometheus.Registerer, version string, models int) *Metrics {
 	f := factory{promauto.With(reg)}
 	m := &Metrics{
