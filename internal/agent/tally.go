@@ -23,7 +23,7 @@ type tally struct {
 	unanswered                    time.Duration // sum of period over the unanswered probes
 }
 
-// recordSuccess records a recordSuccess probe and reports whether the engine is up.
+// recordSuccess records a good probe and reports whether the engine is up.
 func (t *tally) recordSuccess() bool {
 	t.failures, t.timeouts, t.unanswered = 0, 0, 0
 	t.successes++

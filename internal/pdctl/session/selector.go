@@ -95,9 +95,10 @@ func (s *Session) chosen(ctx context.Context, args []string, accept Accept) ([]i
 		fit[in.Key] = true
 	}
 	slices.Sort(order)
+	order = slices.Compact(order)
 	var keys []instance.Key
 	for _, role := range roles {
-		for _, address := range slices.Compact(order) {
+		for _, address := range order {
 			k := instance.Key{Role: role, Address: address}
 			if !slices.ContainsFunc(k.Each(), func(one instance.Key) bool { return !fit[one] }) {
 				keys = append(keys, k)
