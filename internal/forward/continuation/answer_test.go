@@ -604,6 +604,23 @@ func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 	}
 }
 
+// The inner levels of an event are neither compared nor read: engines repeat the tools of the client, whose
+// nesting would multiply the time for their size.
+func TestAnswer_ReplaysDeepEvents(t *testing.T) {
+	t.Parallel()
+	created := func(depth int, kind string) string {
+		tools := strings.Repeat(`{"properties":`, depth) + `{"type":"` + kind + `"}` + strings.Repeat("}", depth)
+		return `data: {"type":"response.created","response":{"tools":[` + tools + `]},"sequence_number":0}` + "\n\n"
+	}
+	for depth, same := range map[int]bool{1: false, 4: false, 8: true, 400: true} {
+		a := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true,"temperature":0}`), 3, nil)
+		pass(t, a, created(depth, "string"))
+		next(t, a)
+		_, err := a.Pass([]byte(created(depth, "number")))
+		assert.Equal(t, same, err == nil, "types at depth %d: %v", depth, err)
+	}
+}
+
 // A replay for the usage omits the finish reason that the client has. If only [DONE] is missing, there is no
 // replay.
 func TestAnswer_ReplaysForUsage(t *testing.T) {
