@@ -450,6 +450,8 @@ func TestAnswer_Refuses(t *testing.T) {
 		`,"logits_processors":["x"]`:                   continuation.ReasonCustom,
 		`,"tool_choice":"required"`:                    continuation.ReasonStructure,
 		`,"stop":["x"],"logit_bias":{"1":2},"top_p":1`: "",
+		`,"stop":"` + strings.Repeat("x", 256) + `"`:   "",
+		`,"stop":"` + strings.Repeat("x", 257) + `"`:   continuation.ReasonSeam,
 	} {
 		kind := openai.Completion
 		if strings.Contains(more, "tool_choice") {
