@@ -82,7 +82,7 @@ func (c *call) settle() {
 	}
 	c.limit.engines = false
 	t := &c.answer.Tokens
-	used := keylimit.Usage{Input: t.Input, Cached: min(t.Cached, t.Input), Output: t.Output, Served: c.answer.Computed()}
+	used := keylimit.Usage{Input: t.Input, Cached: t.Cached, Output: t.Output, Served: c.answer.Computed()}
 	keys.Count(cmp.Or(c.limit.key, instance.DefaultKey), used)
 	c.limit.ticket.End(used)
 }

@@ -179,9 +179,10 @@ func (s *Scraper) Read(ctx context.Context, in *instance.Instance) {
 	}
 	s.mu.Unlock()
 	s.o.Observe(in.Key, ranks)
-	if len(ranks) > 0 {
-		s.o.Sink(in.Key, report)
+	if len(ranks) == 0 {
+		report = nil // also if an earlier process at the address had one
 	}
+	s.o.Sink(in.Key, report)
 }
 
 // forget drops readings of engines that have left, and stale ones. A reading of an engine in its other role

@@ -33,6 +33,7 @@ type engines struct {
 	full             map[string]bool // engines in which requests wait for capacity
 	fetched          map[string]bool // engines in which requests wait whose KV cache has arrived
 	sent             map[string]float64
+	bare             bool // the engines report no load, as with --disable-log-stats
 }
 
 func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
@@ -51,6 +52,7 @@ func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankL
 	if e.latest = time.Now(); e.earliest.IsZero() {
 		e.earliest = e.latest
 	}
+	bare := e.bare
 	e.mu.Unlock()
 	defer func() {
 		e.mu.Lock()
@@ -62,6 +64,9 @@ func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankL
 		return nil, errors.New("silent")
 	}
 	time.Sleep(e.takes)
+	if bare {
+		return nil, nil
+	}
 	return []vllm.RankLoad{
 		{Rank: e.first, StartedAt: time.Unix(1, 0), Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Deferred: deferred, Fetched: fetched, Starved: 1},
 		{Rank: e.first + 1, StartedAt: time.Unix(1, 0), Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Deferred: 2 * deferred, Fetching: 2},
@@ -160,6 +165,18 @@ func TestScrape(t *testing.T) {
 		assert.True(t, e.observed[one] == nil, "the core of a silent engine counts as observable")
 		assert.LessOrEqual(t, e.most, 8, "%d questions at once", e.most)
 		clear(e.silent)
+		e.mu.Unlock()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		e.mu.Lock()
+		assert.True(t, e.known[one] != nil, "the engine answers again")
+		e.bare = true
+		e.mu.Unlock()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		e.mu.Lock()
+		assert.True(t, e.known[one] == nil, "the report of an engine that restarted without metrics of its load is used")
+		e.bare = false
 		e.mu.Unlock()
 		time.Sleep(20 * time.Second)
 		mu.Lock()

@@ -450,6 +450,8 @@ func TestAnswer_Refuses(t *testing.T) {
 		`,"logits_processors":["x"]`:                   continuation.ReasonCustom,
 		`,"tool_choice":"required"`:                    continuation.ReasonStructure,
 		`,"stop":["x"],"logit_bias":{"1":2},"top_p":1`: "",
+		`,"stop":"` + strings.Repeat("x", 256) + `"`:   "",
+		`,"stop":"` + strings.Repeat("x", 257) + `"`:   continuation.ReasonSeam,
 	} {
 		kind := openai.Completion
 		if strings.Contains(more, "tool_choice") {
@@ -601,6 +603,23 @@ func TestAnswer_ReplaysLogprobsOfResponses(t *testing.T) {
 		require.Equal(t, continuation.HowReplay, n.How, "goes on by")
 		got := regexp.MustCompile(`"sequence_number":\d+`).ReplaceAllString(pass(t, a, c.replay), `"sequence_number":1`)
 		assert.Equal(t, c.want, got, "of %s\n got %s\nwant %s", c.replay, got, c.want)
+	}
+}
+
+// The inner levels of an event are neither compared nor read: engines repeat the tools of the client, whose
+// nesting would multiply the time for their size.
+func TestAnswer_ReplaysDeepEvents(t *testing.T) {
+	t.Parallel()
+	created := func(depth int, kind string) string {
+		tools := strings.Repeat(`{"properties":`, depth) + `{"type":"` + kind + `"}` + strings.Repeat("}", depth)
+		return `data: {"type":"response.created","response":{"tools":[` + tools + `]},"sequence_number":0}` + "\n\n"
+	}
+	for depth, same := range map[int]bool{1: false, 4: false, 8: true, 400: true} {
+		a := continuation.New(parse(t, openai.Responses, `{"input":"x","stream":true,"temperature":0}`), 3, nil)
+		pass(t, a, created(depth, "string"))
+		next(t, a)
+		_, err := a.Pass([]byte(created(depth, "number")))
+		assert.Equal(t, same, err == nil, "types at depth %d: %v", depth, err)
 	}
 }
 

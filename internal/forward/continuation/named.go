@@ -44,7 +44,7 @@ func readNamed(event []byte, open int) (e namedEvent, err error) {
 			e.sequence = span{m.Value, m.End}
 		}
 	})
-	e.walk(event[open:])
+	e.walk(event[open:], maxLevels)
 	e.mark = append(e.mark, 1) // no mark is a prefix of another one
 	return e, err
 }
@@ -59,15 +59,22 @@ func deltaText(event []byte, open int) span {
 	return span{}
 }
 
-// walk records the types, names and ids in an object.
-func (e *namedEvent) walk(object []byte) {
+// maxLevels bounds the nested objects that are read. Types and ids of an answer are less deep; a deeper object
+// is a tool of the client, which may have hundreds of levels. Each level is scanned again.
+const maxLevels = 8
+
+// walk records the types, names and ids in an object and in the objects inside it, down to a number of levels.
+func (e *namedEvent) walk(object []byte, levels int) {
+	if levels == 0 {
+		return
+	}
 	_ = jsonscan.EachMember(object, 0, func(name []byte, m jsonscan.Member) { // after an error, the members before it count
 		value := object[m.Value:m.End]
 		switch key := string(name); {
 		case value[0] == '{':
-			e.walk(value)
+			e.walk(value, levels-1)
 		case value[0] == '[':
-			jsonscan.EachObject(value, e.walk)
+			jsonscan.EachObject(value, func(item []byte) { e.walk(item, levels-1) })
 		case key == "type", key == "name":
 			e.mark = append(append(e.mark, 0), value...)
 		case key == "id", key == "item_id", key == "call_id":

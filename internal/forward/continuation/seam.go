@@ -18,6 +18,9 @@ const (
 	maxCuts = 16
 	// maxTextless bounds the different ids that may be special tokens.
 	maxTextless = 256
+	// maxStop bounds the length of a stop string in bytes: the text is compared once for each part of one that
+	// the engine may have held back.
+	maxStop = 256
 	// minWord is the minimum length in bytes of a word that separates their texts.
 	minWord = 3
 	// halfCharacter is the end of a text whose last token has only a part of a character.
@@ -41,6 +44,9 @@ func (a *Answer) seam(detokenize Detokenize) (n int, history, rest, why string) 
 		n = max(a.mark, a.logged) // later ids belong to text that a parser holds back, or have no text
 	}
 	stops := a.stops()
+	if slices.ContainsFunc(stops, func(s string) bool { return len(s) > maxStop }) {
+		return 0, "", "", ReasonSeam
+	}
 	var special []uint32
 	looked := len(stops) > 0 // with stop strings, an id without text may belong to text that is held back
 	for cuts := 0; n >= 0 && cuts < maxCuts; cuts++ {

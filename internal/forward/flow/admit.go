@@ -141,5 +141,5 @@ func (r *Request) endAdmission() {
 		return
 	}
 	t := &r.Answer.Tokens
-	r.Admission.Done(t.Input, t.Input-min(t.Cached, t.Input), t.Output)
+	r.Admission.Done(t.Input, t.Input-t.Cached, t.Output)
 }

@@ -5,8 +5,11 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
@@ -31,4 +34,21 @@ func TestAttempts_UntryKeepsLists(t *testing.T) {
 	}
 	want = []instance.Key{b.Key}
 	assert.True(t, slices.Equal(tried.tried.prefill, want), "tried %v, want %v", tried.tried.prefill, want)
+}
+
+// The same holds for the additional attempt of a request whose decode legs failed with a KV transfer.
+func TestAttempts_ExtraKeepsLists(t *testing.T) {
+	t.Parallel()
+	list := decodes()
+	c := streaming(t, openai.Completion, list)
+	c.s.MaxAttempts = 1
+	tried := &c.r.attempts
+	tried.counted, c.spent = 1, []instance.Key{list[0].Key}
+	for _, in := range list {
+		tried.skip(in)
+	}
+	keys, want := tried.tried.decode, []instance.Key{list[0].Key, list[1].Key}
+	require.True(t, c.allowExtra(&sched.Assignment{Instance: list[1]}, &leg.Failure{Rule: leg.Status5xx.Rule()}))
+	assert.Equal(t, want, keys, "the list of an earlier pick")
+	assert.Equal(t, want[1:], tried.tried.decode, "tried")
 }

@@ -92,7 +92,7 @@ func (c *completion) allowExtra(d *sched.Assignment, f *leg.Failure) bool {
 		return false
 	}
 	c.extraUsed, t.avoided.decode = true, append(t.avoided.decode, spent...)
-	t.tried.decode = slices.DeleteFunc(t.tried.decode, func(k instance.Key) bool { return slices.Contains(spent, k) })
+	t.tried.decode = slices.DeleteFunc(slices.Clone(t.tried.decode), func(k instance.Key) bool { return slices.Contains(spent, k) })
 	return true
 }
 

@@ -55,7 +55,7 @@ func (a *Answer) noteWhole(answer []byte) {
 	}
 	t := response.TokensOf(a.Kind, answer)
 	if t.Input > 0 {
-		a.Tokens.Input, a.Tokens.Cached = t.Input, t.Cached
+		a.Tokens.Input, a.Tokens.Cached = t.Input, min(t.Cached, t.Input)
 	}
 	if t.Output > 0 {
 		a.Tokens.Output = t.Output
@@ -71,6 +71,6 @@ func (a *Answer) Prompted(input, cached int) {
 	if input == 0 {
 		return
 	}
-	a.Tokens.Cached = cached
 	a.Tokens.Input = cmp.Or(a.Tokens.Input, input)
+	a.Tokens.Cached = min(cached, a.Tokens.Input)
 }

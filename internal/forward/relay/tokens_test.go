@@ -24,6 +24,10 @@ func TestAnswer_Tokens(t *testing.T) {
 	assert.Equal(t, 9, a.Tokens.Cached, "%+v", a.Tokens)
 	a.Prompted(8, 0)
 	assert.True(t, a.Tokens.Input == 9 && a.Tokens.Cached == 0, "%+v", a.Tokens)
+	a.Prompted(8, 10)
+	assert.Equal(t, 9, a.Tokens.Cached, "more than the prompt has: %+v", a.Tokens)
+	a.noteWhole([]byte(`{"usage":{"prompt_tokens":7,"prompt_tokens_details":{"cached_tokens":12}}}`))
+	assert.True(t, a.Tokens.Input == 7 && a.Tokens.Cached == 7, "%+v", a.Tokens)
 	other := Answer{Kind: openai.Other}
 	other.noteEvents([]byte(token))
 	other.noteWhole([]byte(`{"usage":{"prompt_tokens":9}}`))

@@ -46,7 +46,7 @@ func (u *Usage) Prompt() (tokens, cached int) {
 		return 0, 0
 	}
 	cached, _ = strconv.Atoi(c.Tokens) // null, where the engine does not report it, becomes 0
-	return c.Prompt, cached
+	return c.Prompt, min(cached, c.Prompt)
 }
 
 // Prefilled records the numbers of a prefill instance's answer; nil deletes them. The answer

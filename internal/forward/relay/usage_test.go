@@ -23,6 +23,9 @@ func TestUsageWaitsOnce(t *testing.T) {
 		assert.Equal(t, usageGrace, time.Since(begun), "it waited for")
 		u.Prefilled([]byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":4}}}`))
 		assert.Contains(t, string(RewriteEvents(&u, []byte(usageEvent))), `"cached_tokens":4`)
+		u.Prefilled([]byte(`{"usage":{"prompt_tokens":8,"prompt_tokens_details":{"cached_tokens":99999999999999999999}}}`))
+		tokens, cached := u.Prompt()
+		assert.Equal(t, []int{8, 8}, []int{tokens, cached}, "an engine counts more tokens than the prompt has")
 		if u.Prefilled(nil); string(RewriteEvents(&u, []byte(usageEvent))) != usageEvent {
 			t.Error("usage was reset, and is still reported")
 		}

@@ -90,6 +90,32 @@ func TestRemoteAndNoted(t *testing.T) {
 		"%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.remote))
 }
 
+// Prompts that differ only at the end share a border. A lookup of it, and the removal of one of them, must not
+// read the others: with a long system prompt, that would be nearly all prompts of the fleet.
+func TestRemote_SharedBorder(t *testing.T) {
+	t.Parallel()
+	x := NewIndex(indexmem.New(0))
+	shared, longest := &Chain{keys: []Key{1}}, make([]int, 2)
+	const prompts = 100
+	for range longest {
+		x.Add()
+	}
+	for i := range Key(prompts) {
+		for target := range longest {
+			x.AddRemote(target, &Placed{Keys: [tail]Key{1, 10 + 2*i, 11 + 2*i}})
+		}
+	}
+	for n := prompts; n > 0; n-- {
+		x.Deepest(shared, longest)
+		assert.Len(t, x.remote[1], 2, "entries for %d prompts of two targets", n)
+		assert.Equal(t, []int{1, 1}, longest, "%d prompts", n)
+		x.forget(x.targets[0].oldest(), tail)
+		clear(longest)
+	}
+	x.Deepest(shared, longest)
+	assert.Equal(t, []int{0, 1}, longest, "the first target holds nothing")
+}
+
 // Messages and memory are bounded, and invalid messages are rejected.
 func TestPlacementsBounds(t *testing.T) {
 	t.Parallel()

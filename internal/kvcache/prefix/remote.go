@@ -4,16 +4,46 @@ import "slices"
 
 // remoteBytes is the estimated memory of a prompt of another proxy: its use, its Placed, and the entries of
 // its borders.
-const remoteBytes = 250
+const remoteBytes = 275
 
-// remote has the prompts that targets hold according to other proxies, by each published border.
-type remote map[Key][]*use
+// remote has the prompts that targets hold according to other proxies, by each published border. A border has
+// one entry for each target, however many prompts share it.
+type remote map[Key][]sharing
+
+// sharing is a target that holds prompts with a border.
+type sharing struct {
+	target  int32
+	prompts int32
+	last    *use // the one whose last border it is; nil: none
+}
+
+// at returns the entry of a target at a border, nil if there is none.
+func (r remote) at(key Key, target int32) *sharing {
+	list := r[key]
+	if i := slices.IndexFunc(list, func(s sharing) bool { return s.target == target }); i >= 0 {
+		return &list[i]
+	}
+	return nil
+}
+
+func (r remote) add(u *use) {
+	for _, key := range u.placed.Keys {
+		s := r.at(key, u.target)
+		if s == nil {
+			r[key] = append(r[key], sharing{target: u.target})
+			s = &r[key][len(r[key])-1]
+		}
+		s.prompts++
+	}
+	r.at(u.placed.Keys[tail-1], u.target).last = u
+}
 
 func (r remote) remove(u *use) {
+	r.at(u.placed.Keys[tail-1], u.target).last = nil
 	for _, key := range u.placed.Keys {
-		if left := slices.DeleteFunc(r[key], func(other *use) bool { return other == u }); len(left) > 0 {
-			r[key] = left
-		} else {
+		if s := r.at(key, u.target); s.prompts > 1 {
+			s.prompts--
+		} else if r[key] = slices.DeleteFunc(r[key], func(s sharing) bool { return s.target == u.target }); len(r[key]) == 0 {
 			delete(r, key)
 		}
 	}
@@ -21,10 +51,8 @@ func (r remote) remove(u *use) {
 
 // find returns the prompt of target t whose last border is last, or nil.
 func (r remote) find(t int, last Key) *use {
-	for _, u := range r[last] {
-		if int(u.target) == t && u.placed.Keys[tail-1] == last {
-			return u
-		}
+	if s := r.at(last, int32(t)); s != nil { //nolint:gosec // the number of a target
+		return s.last
 	}
 	return nil
 }
@@ -39,9 +67,7 @@ func (x *Index) AddRemote(t int, p *Placed) {
 	}
 	own := *p
 	u := &use{placed: &own, target: int32(t)} //nolint:gosec // the number of a target
-	for _, key := range own.Keys {
-		x.remote[key] = append(x.remote[key], u)
-	}
+	x.remote.add(u)
 	is.link(u, x.memory.Now())
 	x.count(t, len(own.Keys), int(own.Bytes))
 	x.bytes += remoteBytes
@@ -68,8 +94,8 @@ func (x *Index) Deepest(c *Chain, longest []int) {
 		return
 	}
 	for i, key := range slices.Backward(c.keys) {
-		for _, u := range x.remote[key] {
-			longest[u.target] = max(longest[u.target], i+1)
+		for _, s := range x.remote[key] {
+			longest[s.target] = max(longest[s.target], i+1)
 		}
 	}
 }

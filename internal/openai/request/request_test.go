@@ -82,7 +82,8 @@ func TestParseRequestRefuses(t *testing.T) {
 		name, body, param, message string
 	}{
 		{name: "nested too deep", body: `{"a":` + strings.Repeat("[", 600) + strings.Repeat("]", 600) + `}`, message: "more than 512 levels"},
-		{name: "control field behind many containers", body: `{` + strings.Repeat(`"vllm_xargs":{},`, 64) + `"vllm_xargs":{"kv_transfer_params":1}}`, message: "more than 64 objects"},
+		{name: "control field behind many containers", body: `{` + strings.Repeat(`"vllm_xargs":{},`, 8) + `"vllm_xargs":{"kv_transfer_params":1}}`, message: "more than 8 objects"},
+		{name: "control field inside many containers", body: strings.Repeat(`{"vllm_xargs":`, 9) + `{"kv_transfer_params":1}` + strings.Repeat("}", 9), message: "more than 8 objects"},
 		{name: "many control fields in one container", body: `{"vllm_xargs":{` + strings.Repeat(`"disagg_spec":1,`, 5000) + `"b":1}}`, message: "more than 4096 fields"},
 		{name: "many fields", body: `{` + strings.Repeat(`"a":1,`, 5000) + `"b":1}`, message: "more than 4096 fields"},
 	} {

@@ -13,8 +13,9 @@ import (
 const maxTopLevel = 4096
 
 // maxContainers bounds the objects that are searched for control fields: each of them is read once
-// more. A request with more is refused, since control fields in the others would reach the engine.
-const maxContainers = 64
+// more, also as a part of another one. A request with more is refused, since control fields in the
+// others would reach the engine.
+const maxContainers = 8
 
 // occurrence is one occurrence of a field of interest in the body.
 type occurrence struct {

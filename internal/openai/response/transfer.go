@@ -41,40 +41,28 @@ func HideTransferParams(k openai.Kind, answer []byte) []byte {
 
 // hideIn is HideTransferParams for the members of the object at open.
 func hideIn(k openai.Kind, b []byte, open int) []byte {
-	for _, name := range [...]string{"kv_transfer_params", "ec_transfer_params"} {
-		for {
-			m, prevEnd, next, ok := findTransfer(k, b, open, name)
-			if !ok {
-				break
-			}
-			switch {
-			case k != openai.Messages:
-				b = jsonscan.Replaced(b, m.Value, m.End, []byte("null"))
-			case prevEnd >= 0:
-				b = jsonscan.Replaced(b, prevEnd, m.End, nil)
-			default:
-				b = jsonscan.Replaced(b, m.Key, max(next, m.End), nil)
-			}
-		}
-	}
-	return b
-}
-
-// findTransfer returns a member of that name that must be hidden. prevEnd is the end of the
-// member before it and next the start of the member after it, -1 for none.
-func findTransfer(k openai.Kind, b []byte, open int, name string) (found jsonscan.Member, prevEnd, next int, ok bool) {
+	var out []byte // b[:from] without those members
+	from, before, kept, leading := 0, 0, false, false
 	s := jsonscan.Scanner{Text: b}
-	before := -1
-	prevEnd, next = -1, -1
 	_, err := s.Members(open, 0, func(m jsonscan.Member) error {
-		switch {
-		case ok && next < 0:
-			next = m.Key
-		case !ok && string(jsonscan.Unquote(b[m.Key:m.KeyEnd])) == name && (k == openai.Messages || !jsonscan.IsNull(b[m.Value:m.End])):
-			found, prevEnd, ok = m, before, true
+		if leading { // no member is left before this one, so the comma goes, too
+			from, leading = m.Key, false
+		}
+		switch name := string(jsonscan.Unquote(b[m.Key:m.KeyEnd])); {
+		case name != "kv_transfer_params" && name != "ec_transfer_params":
+			kept = true
+		case k != openai.Messages:
+			out, from = append(append(out, b[from:m.Value]...), "null"...), m.End
+		case kept:
+			out, from = append(out, b[from:before]...), m.End
+		default:
+			out, from, leading = append(out, b[from:m.Key]...), m.End, true
 		}
 		before = m.End
 		return nil
 	})
-	return found, prevEnd, next, ok && err == nil
+	if err != nil || from == 0 {
+		return b
+	}
+	return append(out, b[from:]...)
 }

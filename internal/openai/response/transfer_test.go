@@ -1,6 +1,7 @@
 package response_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -27,7 +28,10 @@ func TestTransferParams_Hidden(t *testing.T) {
 		{openai.Messages, `{` + kv + `, "id":"x"}`, `{"id":"x"}`},
 		{openai.Messages, `{` + kv + `}`, `{}`},
 		{openai.Messages, `{"a":1 , "ec_transfer_params":null,` + kv + `,"b":2}`, `{"a":1,"b":2}`},
+		{openai.Messages, `{` + kv + `,"ec_transfer_params":1, ` + kv + `}`, `{}`},
+		{openai.Messages, `{ ` + kv + `,"a":1,` + kv + `,` + kv + ` , "b":2}`, `{ "a":1 , "b":2}`},
 		{openai.Messages, `no JSON {`, `no JSON {`},
+		{openai.Chat, `{` + kv + `,"id":`, `{` + kv + `,"id":`},
 	} {
 		said := []byte(tc.said)
 		if got := response.HideTransferParams(tc.kind, said); string(got) != tc.want {
@@ -41,5 +45,13 @@ func TestTransferParams_Hidden(t *testing.T) {
 	} {
 		assert.Equal(t, want, response.MayHaveTransferParams([]byte(text)),
 			"%s: there is something to hide: %v", text, !want)
+	}
+}
+
+// All members are hidden in one pass, however often an engine repeats them.
+func TestTransferParams_Repeated(t *testing.T) { //nolint:paralleltest // it counts allocations
+	for _, kind := range []openai.Kind{openai.Chat, openai.Messages} {
+		said := []byte(`{` + strings.Repeat(`"kv_transfer_params":{},`, 1000) + `"id":"x"}`)
+		assert.Less(t, testing.AllocsPerRun(1, func() { response.HideTransferParams(kind, said) }), 50.0, "allocations, %s", kind.Path())
 	}
 }
