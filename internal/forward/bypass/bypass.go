@@ -63,7 +63,7 @@ func Reasons() []Reason {
 		{ForcedTool, "a forced tool call cannot be cut after one token"},
 		{ThinkingBudget, "a thinking budget cannot be cut after one token"},
 		{MessagesNeedLength, "these engines may transfer nothing on /v1/messages"},
-		{EngineTooOld, "an engine is too old for KV transfers on that route"},
+		{EngineTooOld, "an engine is too old for a KV transfer of that request"},
 		{ResponsesOwnID, "these engines cannot match the legs of a pair on /v1/responses"},
 		{RanksDiffer, "prefill and decode have different numbers of ranks"},
 		{NotHeard, "prefill's notifications cannot be received"},

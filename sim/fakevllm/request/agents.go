@@ -108,6 +108,10 @@ func (p *reader) responses() {
 	})
 	p.required = []string{"ignore_eos", "priority"}
 	p.convert()
+	if raw := p.raw["truncation"]; raw != nil && pydantic.Text(raw) != "disabled" { // null, too
+		toContext := -1
+		p.truncate = &toContext
+	}
 	store := p.raw["store"]
 	switch {
 	case p.ToolChoice == "required" && len(p.Tools) == 0: // check_tool_usage
