@@ -105,6 +105,7 @@ func prefillEdit(e *request.Edit, p Pair) {
 		e.Delete(request.FieldBackground)
 		e.Delete(request.FieldMinTokens)
 		e.Delete(request.FieldStop)
+		e.Delete(request.FieldStopTokenIDs)
 	case openai.Messages:
 		e.Set(request.FieldMaxTokens, "1")
 		e.Delete(request.FieldStopSequences)

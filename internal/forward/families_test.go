@@ -2,6 +2,7 @@ package forward_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -214,6 +216,25 @@ func TestTruncatedPrompt(t *testing.T) {
 		e := r.entry()
 		assert.True(t, a.status == http.StatusOK && e.DecodeOnly == tc.decodeOnly && e.Failed == 0,
 			"%s %.60s: %d, decode-only %q after %d failed legs: %s", tc.version, tc.body, a.status, e.DecodeOnly, e.Failed, a.body)
+	}
+}
+
+// Prefill ends by length, although the client's answer stops at its first token: else many connectors transfer
+// nothing.
+func TestStopAtFirstToken(t *testing.T) {
+	t.Parallel()
+	for path, fields := range map[string]string{
+		completionsPath: `"prompt":"x","max_tokens":9`, chatPath: `"messages":[{"role":"user","content":"x"}],"max_tokens":9`, responsesPath: `"input":"x","max_output_tokens":9`,
+	} {
+		body := `{"model":"m",` + fields + `,"stop_token_ids":[`
+		whole, err := fakevllm.ExpectedAt(path, []byte(body+`]}`), 0)
+		require.NoError(t, err)
+		for _, mode := range []fakevllm.Mode{fakevllm.Ascend, fakevllm.Mooncake} {
+			r := start(t, mode, 1, 1, nil)
+			a := r.post(path, fmt.Sprintf("%s%d]}", body, whole[0].Tokens[0]))
+			e := r.entry()
+			assert.True(t, a.status == http.StatusOK && e.DecodeOnly == "", "%s: %d, decode-only %q: %s", path, a.status, e.DecodeOnly, a.body)
+		}
 	}
 }
 

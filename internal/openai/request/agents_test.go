@@ -60,6 +60,7 @@ func TestResponsesAndMessagesAreRefused(t *testing.T) {
 		{openai.Responses, `{"input":"x","background":[]}`, "invalid background"},
 		{openai.Responses, `{"input":"x","ignore_eos":null}`, "invalid ignore_eos"},
 		{openai.Responses, `{"input":"x","stop":5}`, "invalid stop"},
+		{openai.Responses, `{"input":"x","stop_token_ids":5}`, "invalid stop_token_ids"},
 		{openai.Responses, `{"input":"x","max_output_tokens":2.5}`, "invalid max_output_tokens"},
 		{openai.Responses, `{"input":"x","max_output_tokens":0}`, "invalid max_tokens: must be at least 1, got 0"},
 		{openai.Responses, `{"input":"x","priority":null}`, "invalid priority"},

@@ -20,7 +20,7 @@ func readResponses(r *Request) error {
 		readCommon(r),
 		r.checkBoolean(FieldIgnoreEOS), r.checkBoolean(FieldStore), r.checkBoolean(FieldBackground),
 		wrongLimit, checkLimits(limit, limited, 0),
-		r.checkStop(),
+		r.checkStop(), r.checkList(FieldStopTokenIDs),
 		r.checkInteger(FieldPriority),
 		r.missing(FieldInput),
 	); err != nil {
