@@ -47,6 +47,7 @@ const (
 	FieldCacheSalt
 	FieldReturnTokenIDs
 	FieldPromptCacheKey
+	FieldSessionID
 	FieldTruncatePrompt
 	FieldTruncation
 	FieldPriority
@@ -95,6 +96,7 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldCacheSalt:           "cache_salt",
 	FieldReturnTokenIDs:      "return_token_ids",
 	FieldPromptCacheKey:      "prompt_cache_key",
+	FieldSessionID:           "session_id",
 	FieldTruncatePrompt:      "truncate_prompt_tokens",
 	FieldTruncation:          "truncation",
 	FieldPriority:            "priority",
