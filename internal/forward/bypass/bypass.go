@@ -11,6 +11,7 @@ const (
 	BeamSearch     = "beam_search"
 	Echo           = "echo"
 	PromptLogprobs = "prompt_logprobs"
+	EngineTools    = "engine_tools"
 	Background     = "background"
 	StoredResponse = "stored_response"
 	Route          = "route"
@@ -57,6 +58,7 @@ func Reasons() []Reason {
 		{BeamSearch, "beam search"},
 		{Echo, "the prompt is to be echoed"},
 		{PromptLogprobs, "logprobs of the prompt are requested"},
+		{EngineTools, "the engine may run a tool, and would use the KV transfer again"},
 		{Background, "a background response"},
 		{StoredResponse, "it continues a stored response"},
 		{Route, "no engine transfers KV caches on that route"},
