@@ -54,6 +54,13 @@ func tooOld(k openai.Kind, p Pair) string {
 	return ""
 }
 
+// TruncatesApart reports whether the engines of a pair may truncate the prompt differently. Before 0.32, vLLM
+// leaves space for max_tokens, which is 1 on the prefill leg.
+func TruncatesApart(r *request.Request, p Pair) bool {
+	first := release{0, 32}
+	return r.MayTruncate(p.Prefill.Record.MaxModelLen) && (older(p.Prefill, first) || older(p.Decode, first))
+}
+
 // decodeEdit begins the leg of a decode instance. The instance may store an answer on /v1/responses. vLLM
 // takes the id of the answer from the request, so the id set here names the instance (see openai.MayHold).
 func decodeEdit(r *request.Request, p Pair) *request.Edit {
@@ -98,6 +105,7 @@ func prefillEdit(e *request.Edit, p Pair) {
 		e.Delete(request.FieldBackground)
 		e.Delete(request.FieldMinTokens)
 		e.Delete(request.FieldStop)
+		e.Delete(request.FieldStopTokenIDs)
 	case openai.Messages:
 		e.Set(request.FieldMaxTokens, "1")
 		e.Delete(request.FieldStopSequences)

@@ -2,12 +2,15 @@ package forward_test
 
 import (
 	"bytes"
+	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -176,6 +179,62 @@ func TestKVBudget_FromEngineLease(t *testing.T) {
 		}
 		// The budget limits the second decode leg, too: the exact number of prefills depends on timing.
 		assert.Equal(t, tc.again, prefills > 1, "%s, %d s: %d prefills (%s)", tc.version, tc.stated, prefills, retried)
+	}
+}
+
+// Before vLLM 0.32, prefill and decode truncate a prompt that is longer than the context differently: to the
+// context less max_tokens, which is 1 on the prefill leg. Such a request must not go through a pair.
+func TestTruncatedPrompt(t *testing.T) {
+	t.Parallel()
+	const context = 600
+	long, short := strings.Repeat("word ", 700), "tell me of the sea"
+	for _, tc := range []struct {
+		version, path, body string
+		decodeOnly          string
+	}{
+		{"0.31.0", completionsPath, `"prompt":"` + long + `","max_tokens":9,"truncate_prompt_tokens":-1`, "engine_too_old"},
+		{"0.31.0", completionsPath, `"prompt":"` + long + `","max_tokens":9,"truncate_prompt_tokens":50`, ""},
+		{"0.31.0", completionsPath, `"prompt":"` + short + `","max_tokens":9,"truncate_prompt_tokens":-1`, ""},
+		{"0.31.0", chatPath, `"messages":[{"role":"user","content":"` + long + `"}],"max_completion_tokens":9,"truncate_prompt_tokens":-1`, "engine_too_old"},
+		{"0.31.0", responsesPath, `"input":"` + long + `","max_output_tokens":9,"truncation":"auto"`, "engine_too_old"},
+		{"0.31.0", responsesPath, `"input":"` + long + `","max_output_tokens":9,"truncation":null`, "engine_too_old"},
+		{"0.31.0", responsesPath, `"input":"` + short + `","max_output_tokens":9,"truncation":"auto"`, ""},
+		{"0.31.0", responsesPath, `"input":"` + short + `","max_output_tokens":599,"truncation":"disabled"`, ""},
+		{"0.32.0", completionsPath, `"prompt":"` + long + `","max_tokens":9,"truncate_prompt_tokens":-1`, ""},
+		{"0.32.0", chatPath, `"messages":[{"role":"user","content":"` + long + `"}],"max_tokens":9,"truncate_prompt_tokens":-1`, ""},
+		{"0.32.0", responsesPath, `"input":"` + long + `","max_output_tokens":9,"truncation":"auto"`, ""},
+	} {
+		r := start(t, fakevllm.NIXL, 0, 0, nil)
+		var both [2]*instance.Instance
+		for i, role := range []instance.Role{instance.Prefill, instance.Decode} {
+			s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.Role(role), Mode: fakevllm.NIXL, Models: []string{model}, Version: tc.version, MaxModelLen: context})
+			both[i] = instanceOf(role, s, fakevllm.NIXL)
+			both[i].Record.Version, both[i].Record.MaxModelLen = tc.version, context
+		}
+		r.members.set(both[0], both[1])
+		a := r.post(tc.path, `{"model":"m",`+tc.body+`}`)
+		e := r.entry()
+		assert.True(t, a.status == http.StatusOK && e.DecodeOnly == tc.decodeOnly && e.Failed == 0,
+			"%s %.60s: %d, decode-only %q after %d failed legs: %s", tc.version, tc.body, a.status, e.DecodeOnly, e.Failed, a.body)
+	}
+}
+
+// Prefill ends by length, although the client's answer stops at its first token: else many connectors transfer
+// nothing.
+func TestStopAtFirstToken(t *testing.T) {
+	t.Parallel()
+	for path, fields := range map[string]string{
+		completionsPath: `"prompt":"x","max_tokens":9`, chatPath: `"messages":[{"role":"user","content":"x"}],"max_tokens":9`, responsesPath: `"input":"x","max_output_tokens":9`,
+	} {
+		body := `{"model":"m",` + fields + `,"stop_token_ids":[`
+		whole, err := fakevllm.ExpectedAt(path, []byte(body+`]}`), 0)
+		require.NoError(t, err)
+		for _, mode := range []fakevllm.Mode{fakevllm.Ascend, fakevllm.Mooncake} {
+			r := start(t, mode, 1, 1, nil)
+			a := r.post(path, fmt.Sprintf("%s%d]}", body, whole[0].Tokens[0]))
+			e := r.entry()
+			assert.True(t, a.status == http.StatusOK && e.DecodeOnly == "", "%s: %d, decode-only %q: %s", path, a.status, e.DecodeOnly, a.body)
+		}
 	}
 }
 

@@ -630,6 +630,7 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 	require.True(r.t, a.err == nil && a.status == http.StatusOK, "status %d, err %v: %s", a.status, a.err, a.body)
 	require.Equal(r.t, want[0].Text, a.text(r.t), "text")
 	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
+		require.Equal(r.t, "no", a.header.Get("X-Accel-Buffering"), "nginx would hold events back")
 		events := a.events()
 		n := strings.Count(string(a.body), "[DONE]")
 		require.True(r.t, n == 1 && events[len(events)-1] == "[DONE]", "%d [DONE] in %q", n, a.body)

@@ -109,7 +109,7 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 		r, g := keptFleet(t, nil)
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 		resp, in := r.openStream(q, "X-PD-Trace", "1")
-		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" || resp.Header.Get("X-Request-Id") == "" {
+		if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream; charset=utf-8" || resp.Header.Get("X-Request-Id") == "" || resp.Header.Get("X-Accel-Buffering") != "no" {
 			t.Fatalf("%d %v", resp.StatusCode, resp.Header)
 		}
 		got := readUntil(t, in, ": keep-alive\n\n: keep-alive\n\n: keep-alive\n\n")

@@ -22,6 +22,7 @@ var knownSessionHeaders = [...]string{ //nolint:gochecknoglobals // a constant l
 	"X-Claude-Code-Session-Id", // Claude Code: code.claude.com/docs/en/llm-gateway-protocol
 	"Session-Id",               // Codex: recorded with 0.169.0
 	"X-Session-Affinity",       // OpenCode: packages/opencode/src/session/llm/request.ts
+	"X-Session-Id",             // vLLM's own: SESSION_ID_HEADER in entrypoints/generate/base/serving.py
 }
 
 // maxSession is the maximum length of a session's name in bytes; longer values are ignored. OpenAI limits
@@ -43,16 +44,17 @@ func (s Sessions) ofHeader(h http.Header) string {
 	return ""
 }
 
-// ofBody returns the session that a body names, "" if it names none: prompt_cache_key, which OpenAI's API
-// defines for requests that share a prefix, and which Codex and OpenCode set to their session. user,
-// safety_identifier and metadata.user_id name a user, who may have many sessions.
+// ofBody returns the session that a body names, "" if it names none: vLLM's session_id, else
+// prompt_cache_key, which OpenAI's API defines for requests that share a prefix, and which Codex and OpenCode
+// set to their session. user, safety_identifier and metadata.user_id name a user, who may have many sessions.
 func (s Sessions) ofBody(r *request.Request) string {
 	if !s.Known || r == nil {
 		return ""
 	}
-	raw := r.Raw(request.FieldPromptCacheKey)
-	if len(raw) < 2 || raw[0] != '"' || len(raw) > maxSession+2 {
-		return ""
+	for _, f := range [...]request.Field{request.FieldSessionID, request.FieldPromptCacheKey} {
+		if raw := r.Raw(f); len(raw) > 2 && raw[0] == '"' && len(raw) <= maxSession+2 {
+			return string(jsonscan.Unquote(raw))
+		}
 	}
-	return string(jsonscan.Unquote(raw))
+	return ""
 }

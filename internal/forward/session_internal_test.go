@@ -58,6 +58,8 @@ func TestSessionsOfRequests(t *testing.T) {
 		{"not top-level", "", `{"metadata":{"prompt_cache_key":"b","user_id":"u"},"user":"u","safety_identifier":"u"}`, "", Sessions{Known: true}},
 		{"header too long", long, `{"prompt_cache_key":"b"}`, "b", Sessions{Known: true}},
 		{"body too long", "", `{"prompt_cache_key":"` + long + `"}`, "", Sessions{Known: true}},
+		{"vLLM's field", "", `{"session_id":"v","prompt_cache_key":"b"}`, "v", Sessions{Known: true}},
+		{"vLLM's field is empty", "", `{"session_id":"","prompt_cache_key":"b"}`, "b", Sessions{Known: true}},
 		{"configured header", "s", `{"prompt_cache_key":"b"}`, "", Sessions{Header: "X-Mine"}},
 	} {
 		h := http.Header{}

@@ -48,7 +48,7 @@ func prefillChanges(kind openai.Kind) map[string]change {
 	case openai.Responses:
 		return map[string]change{
 			"max_output_tokens": {value: "1", add: true}, "ignore_eos": {value: "true", add: true}, "stream": {value: "false", add: true}, "store": {value: "false", add: true},
-			"background": {}, "min_tokens": {}, "stop": {},
+			"background": {}, "min_tokens": {}, "stop": {}, "stop_token_ids": {},
 		}
 	case openai.Messages:
 		return map[string]change{"max_tokens": {value: "1", add: true}, "stream": {value: "false", add: true}, "stop_sequences": {}}

@@ -281,7 +281,7 @@ func (o *Options) model() answer.Model {
 
 // render makes the prompts of a request: of texts, of messages, or of the ids that came with those.
 func (o *Options) render(p *request.Request) error {
-	p.Tokenize = o.tokenizer()
+	p.Tokenize, p.TruncatesToOne = o.tokenizer(), connector.Minor(o.Version) >= 32
 	for i, text := range p.PromptText {
 		if o.FineTokens && text != "" { // else it came as ids
 			p.Prompts[i] = model.TokenizeFine(text)

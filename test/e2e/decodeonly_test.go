@@ -56,6 +56,7 @@ func aloneCases() []aloneCase {
 		{reason: bypass.Echo, path: completions, body: `"prompt":"a","max_tokens":2,"echo":true`},
 		{reason: bypass.Echo, path: completions, body: `"prompt":"a","max_tokens":0,"echo":true,"logprobs":1`},
 		{reason: bypass.PromptLogprobs, path: completions, body: `"prompt":"a","max_tokens":2,"prompt_logprobs":1`},
+		{reason: bypass.EngineTools, path: responses, body: input + `,"tools":[{"type":"code_interpreter","container":{"type":"auto"}}]`},
 		{reason: bypass.Background, path: responses, body: input + `,"background":true`, refused: true},
 		{reason: bypass.StoredResponse, path: responses, body: input + `,"previous_response_id":"resp_1"`, refused: true},
 		{reason: bypass.Route, path: "/v1/chat/completions/batch", body: chat, refused: true},

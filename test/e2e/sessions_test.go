@@ -44,7 +44,7 @@ func agentSessions(t *testing.T, n int) (out []agentSession) {
 				}
 				x.Body = refilled(t, f, refilled(t, f, x.Body, field), "prompt_cache_key")
 				x.Header = x.Header.Clone()
-				for _, name := range []string{"X-Claude-Code-Session-Id", "Session-Id", "X-Session-Affinity"} {
+				for _, name := range []string{"X-Claude-Code-Session-Id", "Session-Id", "X-Session-Affinity", "X-Session-Id"} {
 					if v := x.Header.Get(name); v != "" {
 						x.Header.Set(name, f.Text(v))
 					}

@@ -11,6 +11,7 @@ const (
 	BeamSearch     = "beam_search"
 	Echo           = "echo"
 	PromptLogprobs = "prompt_logprobs"
+	EngineTools    = "engine_tools"
 	Background     = "background"
 	StoredResponse = "stored_response"
 	Route          = "route"
@@ -57,13 +58,14 @@ func Reasons() []Reason {
 		{BeamSearch, "beam search"},
 		{Echo, "the prompt is to be echoed"},
 		{PromptLogprobs, "logprobs of the prompt are requested"},
+		{EngineTools, "the engine may run a tool, and would use the KV transfer again"},
 		{Background, "a background response"},
 		{StoredResponse, "it continues a stored response"},
 		{Route, "no engine transfers KV caches on that route"},
 		{ForcedTool, "a forced tool call cannot be cut after one token"},
 		{ThinkingBudget, "a thinking budget cannot be cut after one token"},
 		{MessagesNeedLength, "these engines may transfer nothing on /v1/messages"},
-		{EngineTooOld, "an engine is too old for KV transfers on that route"},
+		{EngineTooOld, "an engine is too old for a KV transfer of that request"},
 		{ResponsesOwnID, "these engines cannot match the legs of a pair on /v1/responses"},
 		{RanksDiffer, "prefill and decode have different numbers of ranks"},
 		{NotHeard, "prefill's notifications cannot be received"},

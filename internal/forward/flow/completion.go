@@ -125,7 +125,7 @@ func (c *completion) tryPair() (done bool) {
 		return false
 	}
 	d := c.s.dialects[p.Connector]
-	if why := unfit(d, c.kind, connector.Pair{Prefill: p.Instance}); why != "" {
+	if why := unfit(d, c.req, connector.Pair{Prefill: p.Instance}); why != "" {
 		p.Done()
 		c.runDecodeOnly(nil, why)
 		return true
@@ -171,7 +171,7 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 		return nil, a.c.withoutPartner(a.p, err)
 	}
 	a.pair = a.c.newPair(a.p, d)
-	if why := unfit(a.dialect, a.c.kind, a.pair); why != "" {
+	if why := unfit(a.dialect, a.c.req, a.pair); why != "" {
 		a.p.Done()
 		d.Done()
 		a.c.runDecodeOnly(nil, why)
@@ -184,11 +184,14 @@ func (a *attempt) pickDecode() (d *sched.Assignment, done bool) {
 // unfit returns why prefill must not transfer its KV cache to decode, "" if it may; see
 // connector.Dialect. An engine never transfers to itself: with NIXL, it would handshake
 // with its own id, with other connectors, it would send to itself.
-func unfit(d connector.Dialect, k openai.Kind, p connector.Pair) string {
-	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {
+func unfit(d connector.Dialect, r *request.Request, p connector.Pair) string {
+	switch {
+	case p.Decode != nil && p.Prefill.Address == p.Decode.Address:
 		return bypass.SameInstance
+	case !d.SharesPool() && connector.TruncatesApart(r, p):
+		return bypass.EngineTooOld
 	}
-	return d.Unfit(k, p)
+	return d.Unfit(r.Kind, p)
 }
 
 // committed is called when the answer is committed: its pair has served.

@@ -56,7 +56,7 @@ func (s *Settings) Explain(req *request.Request, session string, choice *modelro
 	}
 	p.Way = explain.Pair
 	to := decode.Assignment
-	if why := unfit(d, req.Kind, connector.Pair{Prefill: a.Instance, PrefillRank: a.Rank, Decode: to.Instance, DecodeRank: to.Rank}); why != "" {
+	if why := unfit(d, req, connector.Pair{Prefill: a.Instance, PrefillRank: a.Rank, Decode: to.Instance, DecodeRank: to.Rank}); why != "" {
 		p.Way, p.Reason = explain.DecodeOnly, why
 	}
 	return p
@@ -74,7 +74,7 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 			return nil, nil
 		}
 		d := s.dialects[a.Connector]
-		if why := unfit(d, req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
+		if why := unfit(d, req, connector.Pair{Prefill: a.Instance}); why != "" {
 			s.explainDecodeOnly(p, wanted, why)
 			return nil, nil
 		}

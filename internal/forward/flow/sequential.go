@@ -80,7 +80,7 @@ func (a *attempt) decode() (done bool) {
 			return a.c.withoutPartner(a.p, err)
 		}
 		a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
-		if why := unfit(a.dialect, a.c.kind, a.pair); why != "" && a.dialect.NeedsPrefill() {
+		if why := unfit(a.dialect, a.c.req, a.pair); why != "" && a.dialect.NeedsPrefill() {
 			d.Done()
 			a.c.r.Route.DecodeOnly = why
 			a.c.refuseDecodeOnly()
@@ -141,7 +141,7 @@ func (a *attempt) decodeWith(d *sched.Assignment) *leg.Failure {
 	a.c.r.notePick(d)
 	a.pair.Decode, a.pair.DecodeRank = d.Instance, d.Rank
 	transfer := a.transfer
-	switch why := unfit(a.dialect, a.c.kind, a.pair); {
+	switch why := unfit(a.dialect, a.c.req, a.pair); {
 	case why != "":
 		// Decode would ignore the KV cache and compute the prompt, without reporting it.
 		a.c.r.Route.DecodeOnly, transfer = why, connector.TransferParams{}

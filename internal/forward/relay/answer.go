@@ -242,11 +242,17 @@ func (a *Answer) copyHeader(from http.Header, length int64) {
 		to["Vary"] = append(varies, from["Vary"]...) // the proxy's Vary is for CORS, the engine's applies as well
 	}
 	leg.DropNamed(to, from["Connection"])
+	if isEventStream(from.Get("Content-Type")) {
+		noBuffering(to)
+	}
 	if length >= 0 {
 		to["Content-Length"] = []string{strconv.FormatInt(length, 10)}
 	}
 	a.addProxyHeader()
 }
+
+// noBuffering makes nginx pass events on at once. By default, it holds them back until its buffer is full.
+func noBuffering(h http.Header) { h["X-Accel-Buffering"] = []string{"no"} }
 
 // SetRequestID sets X-Request-Id in the answer.
 func (a *Answer) SetRequestID() { a.Client.Header()["X-Request-Id"] = []string{a.ID} }

@@ -102,6 +102,7 @@ func (a *Answer) sendKeepAlive(text []byte) bool {
 	if !k.header {
 		k.header, k.begun = true, true
 		a.Client.Header()["Content-Type"] = []string{"text/event-stream; charset=utf-8"}
+		noBuffering(a.Client.Header())
 		a.Client.WriteHeader(http.StatusOK)
 	}
 	_, ok := a.writeLocked(text)

@@ -47,6 +47,9 @@ const (
 	FieldCacheSalt
 	FieldReturnTokenIDs
 	FieldPromptCacheKey
+	FieldSessionID
+	FieldTruncatePrompt
+	FieldTruncation
 	FieldPriority
 	FieldKVTransferParams
 	FieldECTransferParams
@@ -93,6 +96,9 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldCacheSalt:           "cache_salt",
 	FieldReturnTokenIDs:      "return_token_ids",
 	FieldPromptCacheKey:      "prompt_cache_key",
+	FieldSessionID:           "session_id",
+	FieldTruncatePrompt:      "truncate_prompt_tokens",
+	FieldTruncation:          "truncation",
 	FieldPriority:            "priority",
 	FieldKVTransferParams:    "kv_transfer_params",
 	FieldECTransferParams:    "ec_transfer_params",

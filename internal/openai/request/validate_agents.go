@@ -20,7 +20,7 @@ func readResponses(r *Request) error {
 		readCommon(r),
 		r.checkBoolean(FieldIgnoreEOS), r.checkBoolean(FieldStore), r.checkBoolean(FieldBackground),
 		wrongLimit, checkLimits(limit, limited, 0),
-		r.checkStop(),
+		r.checkStop(), r.checkList(FieldStopTokenIDs),
 		r.checkInteger(FieldPriority),
 		r.missing(FieldInput),
 	); err != nil {
@@ -28,8 +28,21 @@ func readResponses(r *Request) error {
 	}
 	r.MaxTokens = limit
 	readToolChoice(r)
+	readEngineTools(r)
 	readStored(r)
 	return nil
+}
+
+// readEngineTools finds the requests with tools that engines run (--tool-server). After a tool, vLLM
+// generates with the transfer params of the request again, although decode has used them
+// (_generate_with_builtin_tools in entrypoints/openai/responses/serving.py, also in 0.32).
+func readEngineTools(r *Request) {
+	jsonscan.EachObject(r.Raw(FieldTools), func(tool []byte) {
+		switch string(jsonscan.FindText(tool, 0, "type")) {
+		case "web_search_preview", "code_interpreter", "container", "mcp":
+			r.Bypass = bypass.EngineTools
+		}
+	})
 }
 
 // readStored finds the requests that only one instance can serve: one that continues a

@@ -102,12 +102,16 @@ func (p *reader) responses() {
 	p.Store = true
 	var instructions string
 	p.only([]string{"model", "stream", "request_id", "ignore_eos", "stop", "kv_transfer_params", "temperature", "top_p", "top_k", "seed",
-		"priority", "vllm_xargs", "cache_salt"}, map[string]any{
+		"priority", "vllm_xargs", "cache_salt", "stop_token_ids"}, map[string]any{
 		"instructions": &instructions, "max_output_tokens": &p.MaxTokens, "store": &p.Store, "background": &p.Background,
 		"previous_response_id": &p.Previous, "tools": p.agentTools, "tool_choice": p.agentChoice("required", "function"),
 	})
 	p.required = []string{"ignore_eos", "priority"}
 	p.convert()
+	if raw := p.raw["truncation"]; raw != nil && pydantic.Text(raw) != "disabled" { // null, too
+		toContext := -1
+		p.truncate = &toContext
+	}
 	store := p.raw["store"]
 	switch {
 	case p.ToolChoice == "required" && len(p.Tools) == 0: // check_tool_usage

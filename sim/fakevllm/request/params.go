@@ -350,20 +350,25 @@ func (p *Request) Restarts() bool {
 	return p.presencePenalty != 0 || p.frequencyPenalty != 0 || p.seed != nil && p.temperature > 0 && p.topK != 1
 }
 
+// asked returns the limit of output tokens in the request, nil for none, its name, and its value.
+func (p *Request) asked() (limit *int, name string, output int) {
+	limit, name = p.MaxTokens, "max_tokens"
+	if p.Chat && p.MaxCompletionTokens != nil {
+		limit, name = p.MaxCompletionTokens, "max_completion_tokens"
+	}
+	if limit != nil {
+		output = *limit
+	} else if !p.Chat {
+		output = 16
+	}
+	return limit, name, output
+}
+
 // Limit returns max_tokens for a prompt of promptLen tokens, derived as vLLM does, and checks
 // what depends on it. echoOnly is completions' max_tokens 0 with echo: the prompt comes back
 // and nothing is generated.
 func (p *Request) Limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool, err error) {
-	asked, name := p.MaxTokens, "max_tokens"
-	if p.Chat && p.MaxCompletionTokens != nil {
-		asked, name = p.MaxCompletionTokens, "max_completion_tokens"
-	}
-	output := 0
-	if asked != nil {
-		output = *asked
-	} else if !p.Chat {
-		output = 16
-	}
+	asked, name, output := p.asked()
 	maxTokens = maxModelLen - promptLen
 	if asked != nil || !p.Chat {
 		maxTokens = min(maxTokens, output)

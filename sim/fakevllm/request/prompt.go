@@ -98,17 +98,19 @@ func (p *Request) Text(i int) string {
 	return model.Detokenize(p.Prompts[i])
 }
 
-// Truncate applies truncate_prompt_tokens: the last tokens stay.
+// Truncate applies truncate_prompt_tokens: the last tokens stay. With -1, all tokens of the answer have
+// space after them, or only one since vLLM 0.32 (renderers/params.py, max_truncation_tokens).
 func (p *Request) Truncate(maxModelLen int) {
 	if p.truncate == nil {
 		return
 	}
 	keep := *p.truncate
 	if keep == -1 {
-		keep = maxModelLen
-		if p.MaxTokens != nil {
-			keep -= *p.MaxTokens
+		_, _, output := p.asked()
+		if p.TruncatesToOne {
+			output = min(output, 1)
 		}
+		keep = maxModelLen - output
 	}
 	for i, ids := range p.Prompts {
 		if keep > 0 && keep < len(ids) {

@@ -53,6 +53,7 @@ type Request struct {
 	KV                  []byte // raw kv_transfer_params, nil when absent or null
 	Priority            int
 	truncate            *int
+	TruncatesToOne      bool // truncate_prompt_tokens -1 leaves space for one token of the answer
 
 	temperature, topP, minP                              float64
 	topK                                                 int
