@@ -144,7 +144,7 @@ func newServer(h http.Handler, log logrus.FieldLogger) *http.Server {
 	s := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
+		IdleTimeout:       11 * time.Minute, // Google's load balancers reuse a connection for 10 min
 		MaxHeaderBytes:    64 << 10,
 		// nil would print to stderr.
 		ErrorLog:  stdlog.New(debugLog{log.WithField("component", "http")}, "", 0),
