@@ -110,6 +110,14 @@ func TestKubernetesFlags(t *testing.T) {
 	assert.True(t, programs["pdmesh-proxy"] && programs["pdmesh-agent"], "the programs are %v", programs)
 }
 
+// The autoscaler of docs/roles.md scales a Deployment of the manifests.
+func TestKubernetesScaleTarget(t *testing.T) {
+	t.Parallel()
+	target := regexp.MustCompile(`scaleTargetRef: \{name: (.+?)\}`).FindStringSubmatch(string(read(t, "docs/roles.md")))
+	require.NotNil(t, target)
+	assert.Contains(t, kubernetesPods(t), target[1])
+}
+
 // Kubernetes does not restart a member of etcd that waits for the others: the restarts, with their growing
 // delay, would keep the members from a quorum.
 func TestKubernetesEtcdLivesWithoutQuorum(t *testing.T) {
