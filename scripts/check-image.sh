@@ -26,15 +26,15 @@ if [ "${1:-}" = --inside ]; then
 	ready=
 	for _ in $(seq 300); do
 		kill -0 "$proxy" 2>/dev/null || fail "${command[*]} has ended"
-		if output=$(within /usr/local/bin/pdmesh-proxy health 2>/dev/null); then
+		# Without an engine the proxy is alive, not ready.
+		if output=$(within /usr/local/bin/pdmesh-proxy health --live 2>/dev/null) && within /usr/local/bin/pdctl list 2>/dev/null; then
 			ready=$output
 			break
 		fi
 		sleep 0.2
 	done
-	[ -n "$ready" ] || fail "${command[*]} is not ready"
+	[ -n "$ready" ] || fail "${command[*]} does not answer, or its etcd"
 	printf '   %s\n' "$ready"
-	within /usr/local/bin/pdctl list
 	kill "$proxy"
 	code=0
 	wait "$proxy" || code=$?

@@ -3,6 +3,7 @@ package deploy_test
 import (
 	"bytes"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +28,14 @@ type kubernetesContainer struct {
 	Name, Image   string
 	Command, Args []string
 	Env           []struct{ Name, Value string }
-	Lifecycle     struct {
+	Ports         []struct {
+		Name   string
+		Number int `yaml:"containerPort"`
+	}
+	LivenessProbe struct {
+		HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
+	} `yaml:"livenessProbe"`
+	Lifecycle struct {
 		PreStop struct{ Exec struct{ Command []string } } `yaml:"preStop"`
 	}
 }
@@ -100,6 +108,52 @@ func TestKubernetesFlags(t *testing.T) {
 		}
 	}
 	assert.True(t, programs["pdmesh-proxy"] && programs["pdmesh-agent"], "the programs are %v", programs)
+}
+
+// The autoscaler of docs/roles.md scales a Deployment of the manifests.
+func TestKubernetesScaleTarget(t *testing.T) {
+	t.Parallel()
+	target := regexp.MustCompile(`scaleTargetRef: \{name: (.+?)\}`).FindStringSubmatch(string(read(t, "docs/roles.md")))
+	require.NotNil(t, target)
+	assert.Contains(t, kubernetesPods(t), target[1])
+}
+
+// Kubernetes does not restart a member of etcd that waits for the others: the restarts, with their growing
+// delay, would keep the members from a quorum.
+func TestKubernetesEtcdLivesWithoutQuorum(t *testing.T) {
+	t.Parallel()
+	c := kubernetesPods(t)["etcd"].Containers[0]
+	dir, probed := t.TempDir(), ""
+	addresses := []string{"/var/lib/etcd", dir}
+	for _, p := range c.Ports {
+		at := testkit.FreePort(t)
+		addresses = append(addresses, fmt.Sprintf("0.0.0.0:%d", p.Number), at, fmt.Sprintf("etcd-0.etcd:%d", p.Number), at)
+		if p.Name == c.LivenessProbe.HTTPGet.Port {
+			probed = "http://" + at + c.LivenessProbe.HTTPGet.Path
+		}
+	}
+	addresses = append(addresses, "etcd-1.etcd:2380", testkit.FreePort(t), "etcd-2.etcd:2380", testkit.FreePort(t))
+	var args []string
+	for _, arg := range c.Command[1:] {
+		arg = strings.ReplaceAll(arg, "$(POD_NAME)", "etcd-0")
+		args = append(args, strings.NewReplacer(addresses...).Replace(arg))
+	}
+	etcd := exec.CommandContext(t.Context(), filepath.Join(binDir, c.Command[0]), append(args, "--log-level=error")...)
+	etcd.Stderr = os.Stderr
+	require.NoError(t, etcd.Start())
+	t.Cleanup(func() { _ = etcd.Wait() }) // the context ends it
+	client := http.Client{Timeout: 10 * time.Second}
+	testkit.Eventually(t, time.Minute, func() error {
+		res, err := client.Get(probed) //nolint:noctx // it has a timeout
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", probed, res.Status)
+		}
+		return nil
+	})
 }
 
 // The preStop hook of vLLM ends when the agent next to it has drained and deregistered the instance.

@@ -26,6 +26,7 @@ type manifests struct {
 	services  []*corev1.Service
 	pods      map[string]*corev1.PodTemplateSpec // by name of the Deployment or StatefulSet
 	replicas  map[string]int32
+	deadlines map[string]*int32 // progressDeadlineSeconds of Deployments
 	selectors map[string]*metav1.LabelSelector
 	budgets   map[string]*policyv1.PodDisruptionBudget
 	policies  []*networkingv1.NetworkPolicy
@@ -40,7 +41,7 @@ func load(t *testing.T) *manifests {
 		t.Fatalf("%v, %v", files, err)
 	}
 	m := &manifests{
-		pods: map[string]*corev1.PodTemplateSpec{}, replicas: map[string]int32{}, selectors: map[string]*metav1.LabelSelector{},
+		pods: map[string]*corev1.PodTemplateSpec{}, replicas: map[string]int32{}, deadlines: map[string]*int32{}, selectors: map[string]*metav1.LabelSelector{},
 		budgets: map[string]*policyv1.PodDisruptionBudget{},
 	}
 	for _, file := range files {
@@ -71,6 +72,7 @@ func (m *manifests) add(doc []byte) error {
 		if err := strict(doc, &d); err != nil {
 			return err
 		}
+		m.deadlines[d.Name] = d.Spec.ProgressDeadlineSeconds
 		pod(d.Name, d.Spec.Replicas, d.Spec.Selector, &d.Spec.Template)
 	case "apps/v1 StatefulSet":
 		var s appsv1.StatefulSet
@@ -120,6 +122,10 @@ func TestManifests(t *testing.T) {
 		b := m.budgets[name]
 		if b == nil || !maps.Equal(b.Spec.Selector.MatchLabels, p.Labels) || *b.Spec.MaxUnavailable != intstr.FromInt32(1) || m.replicas[name] < 2 {
 			t.Errorf("%s: %d replicas, disruption budget %+v", name, m.replicas[name], b)
+		}
+		// Without an engine no proxy is ready: that must not block the drain of a node.
+		if got := b.Spec.UnhealthyPodEvictionPolicy; (got != nil && *got == policyv1.AlwaysAllow) != (name == "proxy") {
+			t.Errorf("%s: unhealthyPodEvictionPolicy is wrong", name)
 		}
 		if p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks || p.Spec.AutomountServiceAccountToken == nil || *p.Spec.AutomountServiceAccountToken {
 			t.Errorf("%s gets variables of services, or a token", name)
@@ -194,6 +200,11 @@ func TestProbesAndShutdown(t *testing.T) {
 		}
 		if vllm.Lifecycle == nil || vllm.Lifecycle.PreStop.Exec == nil {
 			t.Errorf("%s: vLLM has no preStop hook", role)
+		}
+		// With one GPU, a new pod waits until the old one has ended.
+		startup := vllm.StartupProbe.PeriodSeconds*vllm.StartupProbe.FailureThreshold + int32(*spec.TerminationGracePeriodSeconds)
+		if got := m.deadlines[role]; got == nil || *got <= startup {
+			t.Errorf("%s: a rollout fails before vLLM may have started, after %d s", role, startup)
 		}
 		if limit := vllm.Resources.Limits["nvidia.com/gpu"]; limit.Value() != 1 {
 			t.Errorf("%s: %v GPUs", role, limit)
