@@ -112,6 +112,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 		DialKeepAliveTimeout: 3 * time.Second,
 		Logger:               ZapLogger(cfg.Log, zapcore.DebugLevel),
 		DialOptions: append(secure,
+			grpc.WithNoProxy(), // HTTPS_PROXY applies to plain TCP, too
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
 				MinConnectTimeout: 2 * time.Second,
