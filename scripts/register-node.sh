@@ -30,7 +30,7 @@ lease=
 log() { echo "register-node: $*" >&2; }
 
 # call PATH JSON: sends one request to etcd; fails unless the status is 200.
-call() { curl -fsS -m 5 -H 'Content-Type: application/json' -d "$2" "$etcd/v3/$1"; }
+call() { curl -fsS -m 5 --noproxy "*" -H 'Content-Type: application/json' -d "$2" "$etcd/v3/$1"; }
 
 # Creates the key; an existing key belongs to another owner and is not changed.
 register() {
@@ -61,7 +61,7 @@ trap 'sign_off; log "deregistered"; exit 0' INT TERM
 trap revoke EXIT
 
 while :; do
-	if ! curl -fs -m 5 -o /dev/null "$engine/health"; then
+	if ! curl -fs -m 5 --noproxy "*" -o /dev/null "$engine/health"; then
 		log "$engine/health does not answer: the lease is not renewed"
 	elif [ -z "$lease" ]; then
 		if register; then log "$1 $address registered, lease $lease"; fi

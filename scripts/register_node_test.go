@@ -45,7 +45,7 @@ func register(t *testing.T, args ...string) *script {
 	t.Helper()
 	needCurl(t)
 	s := &script{cmd: exec.Command("./register-node.sh", args...), out: new(testkit.Buffer)}
-	s.cmd.Env = append(s.cmd.Environ(), "TTL=3")
+	s.cmd.Env = append(s.cmd.Environ(), "TTL=3", "http_proxy=http://127.0.0.1:1") // curl uses it for loopback, too
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	s.cmd.WaitDelay = 10 * time.Second

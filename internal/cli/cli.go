@@ -27,11 +27,14 @@ const (
 	Usage   = 2 // the command line or a setting is invalid
 )
 
-// Main runs a program and exits with its code. SIGINT and SIGTERM end the program's
+// Main runs a program and exits with its code. SIGINT, SIGTERM and SIGHUP end the program's
 // context.
 func Main(run func(ctx context.Context, args []string, stdout, stderr io.Writer) int) {
 	sigs := make(chan os.Signal, 2)
 	signal.Notify(sigs, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
+		signal.Notify(sigs, syscall.SIGHUP)
+	}
 	ctx, stop := withSignals(context.Background(), sigs)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()

@@ -41,7 +41,7 @@ func debugCommand(s *session.Session) *cobra.Command {
 	var proxies []string
 	cmd := &cobra.Command{
 		Use: "debug", Short: "write an archive for a report of a problem", Long: debugHelp,
-		Example: "  pdctl debug\n  pdctl debug -f report.tar.gz --proxy http://10.0.0.1:8000",
+		Example: "  pdctl debug\n  pdctl debug -f report.tar.gz --proxy http://10.0.0.1:8000\n  pdctl debug -f - > debug.tar.gz",
 		Args:    cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -54,13 +54,18 @@ func debugCommand(s *session.Session) *cobra.Command {
 		if err := b.proxies(cmd.Context(), proxies, key); err != nil {
 			return err
 		}
-		if err := b.write(file); err != nil {
+		summary := fmt.Sprintf("%s: %s, %s", file, cli.Count(len(b.files), "file"), cli.Count(strings.Count(b.notes.String(), "\n"), "note"))
+		if file == "-" {
+			fmt.Fprintln(s.Out.Stderr, b.notes.String()+summary)
+			return b.write(s.Out.Stdout)
+		}
+		if err := b.save(file); err != nil {
 			return err
 		}
 		fmt.Fprint(s.Out.Stderr, b.notes.String())
-		return s.Out.Println(fmt.Sprintf("%s: %s, %s", file, cli.Count(len(b.files), "file"), cli.Count(strings.Count(b.notes.String(), "\n"), "note")))
+		return s.Out.Println(summary)
 	}
-	cmd.Flags().StringVarP(&file, "filename", "f", "", "file to write (default: pdctl-debug-TIME.tar.gz in the working directory)")
+	cmd.Flags().StringVarP(&file, "filename", "f", "", "file to write, - for standard output (default: pdctl-debug-TIME.tar.gz in the working directory)")
 	cmd.Flags().StringVar(&key, "admin-key", "", "admin key of the proxies; better set ADMIN_API_KEY")
 	cmd.Flags().StringArrayVar(&proxies, "proxy", nil, "URL of a proxy, or of its --admin-listen; can be repeated (default: the proxies in etcd)")
 	return cmd
@@ -146,14 +151,19 @@ var unsafeName = regexp.MustCompile(`[^A-Za-z0-9.:_-]`)
 // userInfo matches the user and the password of a URL.
 var userInfo = regexp.MustCompile(`://[^/@\s"']+@`)
 
-// write writes the archive, readable by its owner only.
-func (b *bundle) write(path string) (err error) {
+// save writes the archive to a new file, readable by its owner only.
+func (b *bundle) save(path string) (err error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return fmt.Errorf("write the archive: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	zip := gzip.NewWriter(f)
+	return b.write(f)
+}
+
+// write writes the archive.
+func (b *bundle) write(w io.Writer) error {
+	zip := gzip.NewWriter(w)
 	out := tar.NewWriter(zip)
 	notes := fmt.Sprintf("pdctl %s, %s\n%s", version.String(), b.at.UTC().Format(time.RFC3339), b.notes.String())
 	for _, one := range append(b.files, bundled{"notes.txt", []byte(notes)}) {

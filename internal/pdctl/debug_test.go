@@ -1,6 +1,8 @@
 package pdctl_test
 
 import (
+	"archive/tar"
+	"compress/gzip"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -44,6 +46,12 @@ func TestDebugAndRoute(t *testing.T) {
 			t.Errorf("key %q: %d %s %s", key, code, out, errs)
 		}
 	}
+	code, out, errs := r.run("debug", "-f", "-", "--proxy", proxy.URL, "--admin-key", "k")
+	zip, err := gzip.NewReader(strings.NewReader(out))
+	require.NoError(t, err)
+	first, err := tar.NewReader(zip).Next()
+	require.NoError(t, err)
+	assert.True(t, code == 0 && first.Name == "pdctl-debug/status.json" && strings.Contains(errs, "-: 9 files, 1 note\n"), "%d %s %s", code, first.Name, errs)
 	for _, tc := range []struct {
 		args []string
 		want string
@@ -52,7 +60,7 @@ func TestDebugAndRoute(t *testing.T) {
 		assert.True(t, asked == tc.want && strings.Contains(out, "target new (20 %)\n"),
 			"asked %s, want %s: %s %s", asked, tc.want, out, errs)
 	}
-	_, out, errs := r.run("route", "--explain", "debug_test.go", "--proxy", proxy.URL, "--admin-key", "k")
+	_, out, errs = r.run("route", "--explain", "debug_test.go", "--proxy", proxy.URL, "--admin-key", "k")
 	assert.Contains(t, out, "target new (20 %)\n", "%s %s", out, errs)
 }
 

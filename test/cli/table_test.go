@@ -170,6 +170,7 @@ var examples = map[string]example{
 
 	"pdctl debug": {want: []string{"tar.gz: 9 files, 0 notes"}},
 	"pdctl debug -f report.tar.gz --proxy http://10.0.0.1:8000": {want: []string{"report.tar.gz: 9 files, 0 notes"}},
+	"pdctl debug -f - > debug.tar.gz":                           {want: []string{"-: 9 files, 0 notes"}},
 
 	"pdctl auth init --dry-run": {want: []string{"# Nothing is changed.", "etcdctl role add pd-proxy", "etcdctl auth enable"}},
 	"pdctl auth init --apply --password-file pd-proxy=proxy.pass --password-file root=root.pass": {

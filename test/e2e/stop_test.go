@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,6 +127,23 @@ func TestShutdownDelay(t *testing.T) {
 		t.Errorf("/livez: %d, %v", status, err)
 	}
 	require.NoError(t, p.Signal(syscall.SIGTERM))
+	awaitEnd(t, p)
+}
+
+// SIGHUP, as of a closed terminal, stops the proxy like SIGTERM.
+func TestHangup(t *testing.T) {
+	t.Parallel()
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("programs ignore SIGHUP, as under nohup")
+	}
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}})
+	address, p := startBareProxy(t, func(string) []string {
+		return []string{"--decode", engine.Address(), "--shutdown-delay", "1h"}
+	})
+	awaitServing(t, address)
+	require.NoError(t, p.Signal(syscall.SIGHUP))
+	awaitReadyz(t, address, http.StatusServiceUnavailable)
+	require.NoError(t, p.Signal(syscall.SIGHUP))
 	awaitEnd(t, p)
 }
 

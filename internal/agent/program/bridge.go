@@ -25,7 +25,7 @@ import (
 
 // bridge registers the engines that ping, until ctx or a signal ends it.
 func (s *service) bridge(ctx context.Context) (code int, err error) {
-	ctx, _, drain, stopListening := listen(ctx, false, s.log)
+	ctx, _, drain, stopListening := listen(ctx, s.log)
 	defer stopListening()
 	s.log.WithFields(logrus.Fields{
 		"zmq_register": s.ZMQRegister, "etcd": strings.Join(s.EtcdEndpoints, ","), "etcd_prefix": s.EtcdPrefix, "ttl": s.TTL, "host_id": s.HostID,

@@ -73,7 +73,7 @@ func serve(ctx context.Context, s *service) (code int, err error) {
 	for _, n := range s.Notes {
 		log.Warn(n)
 	}
-	ctx, o, drain, stopListening := listen(ctx, s.Command != nil, log)
+	ctx, o, drain, stopListening := listen(ctx, log)
 	defer stopListening()
 	s.signals = o
 	defer s.reap(ctx)()

@@ -30,13 +30,11 @@ const maxSignals = 4
 
 // listen receives signals until stop is called, which waits. The first signal, or a call of
 // drain, ends the returned context.
-func listen(ctx context.Context, wrapping bool, log logrus.FieldLogger) (out context.Context, o *signals, drain func(), stop func()) {
+func listen(ctx context.Context, log logrus.FieldLogger) (out context.Context, o *signals, drain func(), stop func()) {
 	o = &signals{skipWait: make(chan struct{}, maxSignals)}
 	sigs := make(chan os.Signal, maxSignals)
 	signal.Notify(sigs, syscall.SIGTERM, syscall.SIGINT)
-	// The engine has its own process group, which a closed terminal does not signal. Under
-	// nohup the signal stays ignored.
-	if wrapping && !signal.Ignored(syscall.SIGHUP) {
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		signal.Notify(sigs, syscall.SIGHUP)
 	}
 	out, drain = context.WithCancel(ctx)

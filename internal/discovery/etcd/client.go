@@ -112,6 +112,7 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 		DialKeepAliveTimeout: 3 * time.Second,
 		Logger:               ZapLogger(cfg.Log, zapcore.DebugLevel),
 		DialOptions: append(secure,
+			grpc.WithNoProxy(), // HTTPS_PROXY applies to plain TCP, too
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
 				MinConnectTimeout: 2 * time.Second,
@@ -170,8 +171,8 @@ func Ping(ctx context.Context, cli *clientv3.Client, l schema.Layout) (revision 
 
 // Explain adds the endpoints and a remedy to an error of the client library. The library waits
 // for a connection until the deadline and then reports only the deadline. If withDiagnosis is set, Explain
-// finds the reason by a connection attempt; loops that keep failing set it only for their first
-// failure.
+// finds the reason by a connection attempt; otherwise it repeats the last one. Loops that keep failing
+// set it only for their first failure.
 func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, withDiagnosis bool) error {
 	at := strings.Join(cli.Endpoints(), ", ")
 	switch {
@@ -190,7 +191,13 @@ func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 		case text != "":
 			at += " (" + text + ")"
 		case withDiagnosis:
-			at += " (" + diagnose(ctx, cli) + ")"
+			text = diagnose(ctx, cli)
+			reasons(cli).diagnosis.Store(&text)
+			at += " (" + text + ")"
+		default:
+			if last := reasons(cli).diagnosis.Load(); last != nil {
+				at += " (" + *last + ")"
+			}
 		}
 		return fmt.Errorf("%s: %w: %s; is it running, and is the address right? (%w)", what, ErrUnreachable, at, err)
 	default:

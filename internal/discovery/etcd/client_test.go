@@ -59,6 +59,14 @@ func TestWatch_SendsNoReplies(t *testing.T) {
 	assert.True(t, sent < 13*many/4, "%d bytes were sent for %d events", sent, many)
 }
 
+// An HTTP proxy of the environment is not used: on machines that need one for the internet, it rarely reaches etcd.
+func TestDial_NoHTTPProxy(t *testing.T) {
+	t.Parallel()
+	server := etcdtest.Start(t, etcdtest.WithHost(etcdtest.OutsideAddress(t)))
+	_, err := etcd.Ping(t.Context(), members.Dial(t, server.Endpoint()), members.Layout(t))
+	require.NoError(t, err)
+}
+
 // A client with a user logs in, and logs in again once its token is invalid. A new
 // watch works although the token of an older watch, which continues, is invalid.
 func TestUser(t *testing.T) {

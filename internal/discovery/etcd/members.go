@@ -125,7 +125,7 @@ func (m *Members) update(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil:
 		return
-	case err != nil:
+	case err != nil || resp.Header.GetClusterId() == 0: // etcd's gRPC proxy lists itself, without a cluster
 		m.log.WithError(err).Debug("etcd does not list its members")
 		if len(m.foreign) > 0 && !m.stillServed(ctx) {
 			m.foreign = nil // only the other cluster is left

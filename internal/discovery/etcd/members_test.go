@@ -169,6 +169,18 @@ func TestMembers_SilentEndpoint(t *testing.T) {
 	}
 }
 
+// etcd's gRPC proxy lists itself as the only member, of no cluster: it is not reported as removed.
+func TestMembers_GRPCProxy(t *testing.T) {
+	t.Parallel()
+	cli := members.Dial(t, etcdtest.StartGRPCProxy(t, etcdtest.Start(t)))
+	log, hook := test.NewNullLogger()
+	m := etcd.NewMembers(etcd.MembersOptions{Client: cli, Log: log})
+	m.Start()
+	m.Update(t.Context())
+	assert.Empty(t, m.Status())
+	assert.Empty(t, hook.AllEntries())
+}
+
 // A member is used over TLS only if its certificate is valid for the host of its address.
 func TestMembers_TLSName(t *testing.T) {
 	t.Parallel()

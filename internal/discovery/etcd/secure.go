@@ -87,11 +87,12 @@ func (w *firstReadConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lastRefusal is the reason for the last failure of TLS with etcd.
+// lastRefusal has the reason for the last failure of TLS with etcd, and the last diagnosis of others.
 type lastRefusal struct {
-	log  logrus.FieldLogger // nil: silent
-	tls  bool               // whether TLS is used
-	text atomic.Pointer[string]
+	log       logrus.FieldLogger // nil: silent
+	tls       bool               // whether TLS is used
+	text      atomic.Pointer[string]
+	diagnosis atomic.Pointer[string] // last result of diagnose; nil before the first one
 }
 
 func (l *lastRefusal) set(authority string, err error) {
@@ -107,19 +108,22 @@ func (l *lastRefusal) set(authority string, err error) {
 
 type refusalKey struct{}
 
-// refusal returns the reason for the last failure of TLS with etcd, "" if there is none. It is
-// stored in the client's context, since callers have only the client.
+// reasons returns what is known of the failures of a client. It is stored in the client's
+// context, since callers have only the client.
+func reasons(cli *clientv3.Client) *lastRefusal {
+	if l, ok := cli.Ctx().Value(refusalKey{}).(*lastRefusal); ok {
+		return l
+	}
+	return new(lastRefusal)
+}
+
+// refusal returns the reason for the last failure of TLS with etcd, "" if there is none.
 func refusal(cli *clientv3.Client) string {
-	if l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal); l != nil {
-		if text := l.text.Load(); text != nil {
-			return *text
-		}
+	if text := reasons(cli).text.Load(); text != nil {
+		return *text
 	}
 	return ""
 }
 
 // overTLS reports whether a client uses TLS.
-func overTLS(cli *clientv3.Client) bool {
-	l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal)
-	return l != nil && l.tls
-}
+func overTLS(cli *clientv3.Client) bool { return reasons(cli).tls }

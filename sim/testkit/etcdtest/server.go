@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -126,6 +127,27 @@ func Start(t testing.TB, opts ...Option) *Server {
 	e := newMember(t, memberConfig{}, opts)
 	e.start()
 	return e
+}
+
+// StartGRPCProxy starts etcd's gRPC proxy for a member without TLS, and returns its address.
+func StartGRPCProxy(t testing.TB, member *Server) string {
+	t.Helper()
+	program, err := etcdProgram()
+	require.NoError(t, err)
+	f, err := fleet.New(fleet.Options{Dir: t.TempDir(), ReadyTimeout: startTimeout})
+	require.NoError(t, err)
+	address := testkit.FreePort(t)
+	p, err := f.Start(context.Background(), fleet.Spec{
+		Name: "grpc-proxy", Program: program,
+		Args: []string{"grpc-proxy", "start", "--endpoints", member.Endpoint(), "--listen-addr", address, "--data-dir", t.TempDir()},
+		Ready: func(ctx context.Context) error {
+			_, err := memberStatus(ctx, address)
+			return err
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, p.Kill()) })
+	return address
 }
 
 // newMember returns a member that is not started.
@@ -308,7 +330,7 @@ func clientConfig(endpoints ...string) clientv3.Config {
 	return clientv3.Config{
 		Endpoints: endpoints,
 		Logger:    zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+		DialOptions: []grpc.DialOption{grpc.WithNoProxy(), grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: time.Second,
 		})},
