@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/stretchr/testify/assert"
@@ -84,7 +83,7 @@ func TestGolden(t *testing.T) {
 // answer, which is computed without a request, agree.
 func TestExpectedText_MatchesAnswers(t *testing.T) {
 	t.Parallel()
-	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 4096, IdleTimeout: time.Hour})
+	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 4096})
 	c := client(t)
 	bodies := []string{
 		`"prompt":"once upon a time","max_tokens":100`, `"prompt":["a","b","c"],"n":3`, `"prompt":[5000,6000,7000],"max_tokens":900`,

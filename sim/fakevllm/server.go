@@ -1,8 +1,10 @@
 package fakevllm
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/connector"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/counters"
@@ -59,9 +61,11 @@ type TB interface {
 }
 
 // StartTest is Start for tests: it fails the test on error and closes the
-// engine at its end.
+// engine at its end. By default, idle connections stay open: net/http does not retry a POST on a
+// connection that the engine closes at the same moment, and the proxy retries it on another engine.
 func StartTest(t TB, o Options) *Server {
 	t.Helper()
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Hour)
 	var s *Server
 	if err := tcpserver.WhenFree(t.Context(), func() (err error) { s, err = Start(t.Context(), o); return err }); err != nil {
 		t.Fatalf("start a fake vLLM: %v", err)

@@ -117,12 +117,16 @@ func fields(t *testing.T, body []byte) map[string]any {
 
 func TestAnswer_HidesTokenIDs(t *testing.T) {
 	t.Parallel()
+	swapped := strings.NewReplacer("prompt_token_ids", "token_ids", "token_ids", "prompt_token_ids")
 	for _, c := range []struct {
 		name, more, in, want string
 		kind                 openai.Kind
 	}{
 		{"completion", "", textEvent("The", []int{20, 21}, []int{10}), textEvent("The", nil, nil), openai.Completion},
 		{"id of one digit", "", textEvent("The", []int{2}, []int{1}), textEvent("The", nil, nil), openai.Completion},
+		{"ids before those of the prompt", "", swapped.Replace(textEvent("The", []int{20}, []int{10})), swapped.Replace(textEvent("The", nil, nil)), openai.Completion},
+		{"several choices", `,"n":2`, textEvent("The", nil, []int{10}), textEvent("The", nil, []int{10}), openai.Completion},
+		{"generate", `,"token_ids":[20],"sampling_params":{}`, textEvent("The", nil, []int{10}), textEvent("The", nil, []int{10}), openai.Generate},
 		{"asked for", `,"return_token_ids":true`, textEvent("The", []int{20}, []int{10}), textEvent("The", []int{20}, []int{10}), openai.Completion},
 		{"half a character", "", textEvent("", nil, []int{12}), textEvent("", nil, nil), openai.Completion},
 		{"held back by a parser", "", chatEvent(`"content":"a"`, 10) + chatEvent("", 11), strings.Replace(chatEvent(`"content":"a"`), "[]", "null", 1), openai.Chat},
@@ -200,6 +204,8 @@ func TestAnswer_Seam(t *testing.T) {
 		{"whole character", "", []string{first, textEvent("", nil, []int{12}), textEvent("ö", nil, []int{13})}, "[20 10 12 13]", ""},
 		{"held back for a stop string", `,"stop":["xyz!"]`, []string{textEvent("", []int{20}, []int{10}), textEvent("The s", nil, []int{11})}, "[20 10 11]", "ea"},
 		{"end of the text may begin a stop string", `,"stop":"\n\n"`, []string{first, textEvent("", nil, []int{16})}, "[20 10]", ""},
+		{"15 ids without text", "", []string{first, textEvent("", nil, slices.Repeat([]int{12}, 15))}, "[20 10]", ""},
+		{"16 ids without text", "", []string{first, textEvent("", nil, slices.Repeat([]int{12}, 16))}, "", ""},
 		{"another text", "", []string{textEvent("Xhe", []int{20}, []int{10})}, "", ""},
 		{"text before its ids", "", []string{textEvent("The sea is", []int{20}, []int{10})}, "", ""},
 		{"a special token", `,"ignore_eos":true`, []string{first, textEvent("", nil, []int{99}), textEvent(" sea", nil, []int{11})}, "[20 10 99 11]", ""},
@@ -333,6 +339,7 @@ func TestAnswer_CompletesItself(t *testing.T) {
 	} {
 		a := begin(t, c.kind, c.more)
 		pass(t, a, c.events...)
+		assert.Equal(t, strings.HasPrefix(c.name, "limit"), a.MayMove(detokenize), "%s: may move", c.name)
 		n := next(t, a)
 		got := string(n.Events)
 		for _, want := range append(c.want, done) {
@@ -445,6 +452,9 @@ func TestAnswer_Refuses(t *testing.T) {
 		`,"repetition_detection":null`:                 "",
 		`,"response_format":{"type":"json_object"}`:    continuation.ReasonStructure,
 		`,"response_format":{"type":"text"}`:           "",
+		`,"response_format":null`:                      "",
+		`,"structured_outputs":null`:                   "",
+		`,"logits_processors":[]`:                      "",
 		`,"structured_outputs":{"regex":"a"}`:          continuation.ReasonStructure,
 		`,"thinking_token_budget":4`:                   continuation.ReasonThinking,
 		`,"logits_processors":["x"]`:                   continuation.ReasonCustom,
@@ -492,9 +502,11 @@ func TestAnswer_RefusesMore(t *testing.T) {
 	a := begin(t, openai.Completion, "")
 	pass(t, a, strings.Replace(first, "[10]", "null", 1))
 	assert.Equal(t, continuation.ReasonNoIDs, a.Refused(), "an engine without token ids")
+	pass(t, a, textEvent(" sea", []int{20}, []int{11}))
+	assert.Equal(t, continuation.ReasonNoIDs, a.Refused(), "token ids of a part of the answer")
 	assert.True(t, a.Records() && !a.WantsIDs(),
 		"after an engine without token ids: records %v, wants ids %v", a.Records(), a.WantsIDs())
-	a = begin(t, openai.Completion, "")
+	a = begin(t, openai.Completion, `,"temperature":0`)
 	pass(t, a, first)
 	if _, why := a.Next(func([]byte) (string, error) { return "", errors.New("x") }); why != continuation.ReasonText {
 		t.Errorf("no engine detokenizes: %q", why)
@@ -642,6 +654,7 @@ func TestAnswer_ReplaysForUsage(t *testing.T) {
 		assert.Equal(t, usage, pass(t, a, roleEvent(20), replay, usage), "%s", replay)
 	}
 	a := lost()
+	assert.False(t, a.MayMove(nil), "a finished answer moves")
 	next(t, a)
 	if out, err := a.Pass([]byte(roleEvent(20) + text + text)); err == nil {
 		t.Errorf("a longer answer: %s", out)
@@ -660,6 +673,7 @@ func TestAnswer_ReplaysForTenSeconds(t *testing.T) {
 			time.Sleep(time.Minute) // before the first text there is nothing to replay
 			pass(t, a, roleEvent(20), chatEvent(`"content":"{"`, 10))
 			time.Sleep(wait)
+			assert.Equal(t, how != "", a.MayMove(nil), "may move after %v", wait)
 			n, why := a.Next(nil)
 			if how == "" && why != continuation.ReasonStructure || how != "" && (why != "" || n.How != how) {
 				t.Errorf("after %v: %+v, %q", wait, n, why)

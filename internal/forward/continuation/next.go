@@ -95,7 +95,7 @@ func (a *Answer) refused() (why string, replay bool) {
 		return f.never, false
 	case a.named():
 		why = ReasonAPI
-	case a.why != "" || len(a.ids.list) == 0 || len(a.prompt.list) == 0:
+	case len(a.ids.list) == 0 || len(a.prompt.list) == 0:
 		why = ReasonNoIDs
 	case a.leg.replays && !a.replayed(&a.delivered):
 		why = ReasonSeam // the ids are not those of the client's text

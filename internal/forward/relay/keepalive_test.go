@@ -56,6 +56,8 @@ func TestKeepAlive_Interval(t *testing.T) {
 		check(20*time.Second, keepAliveComment+keepAliveComment)
 		a.sendHeader(eventStream(), -1)
 		check(0, ": X-Pd-Policy: p\n\n")
+		got := a.reasons("Retry-After", "1\r\n2\x00")
+		assert.Equal(t, ": Retry-After: 1  2 \n: X-Pd-Policy: p\n\n", string(got), "a value with control characters")
 		for range 4 {
 			time.Sleep(6 * time.Second)
 			a.write([]byte("data: 1\n\n"))

@@ -112,8 +112,8 @@ func (f *Files[T]) Check() {
 			return
 		}
 		f.active = contents
+		f.status.Store(&Status{Reloads: status.Reloads + 1}) // first: a reader of the new value must find it counted
 		f.current.Store(value)
-		f.status.Store(&Status{Reloads: status.Reloads + 1})
 		if f.o.Loaded != nil {
 			f.o.Loaded(value)
 		}

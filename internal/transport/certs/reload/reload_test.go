@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -118,4 +119,30 @@ func TestOpen(t *testing.T) {
 	assert.ErrorIs(t, err, errBad)
 	_, err = reload.Open(reload.Options[string]{Paths: []string{filepath.Join(t.TempDir(), "not")}, Parse: invalid})
 	assert.ErrorIs(t, err, os.ErrNotExist)
+}
+
+// A reader of new contents finds them counted.
+func TestStatus_CountsCurrentValue(t *testing.T) {
+	t.Parallel()
+	a := filepath.Join(t.TempDir(), "a")
+	write(t, a, "0")
+	var calls []string
+	f := open(t, a, a, &calls)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := int64(0); n < 200; {
+			n, _ = strconv.ParseInt(strings.Split(*f.Current(), ",")[0], 10, 64)
+			if got := f.Status().Reloads; got < n {
+				t.Errorf("%d reloads with the contents of %d", got, n)
+				return
+			}
+		}
+	}()
+	for n := range 201 {
+		write(t, a, strconv.Itoa(n))
+		f.Check()
+		f.Check()
+	}
+	<-done
 }
