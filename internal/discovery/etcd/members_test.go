@@ -1,6 +1,7 @@
 package etcd_test
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
@@ -172,7 +174,22 @@ func TestMembers_SilentEndpoint(t *testing.T) {
 // etcd's gRPC proxy lists itself as the only member, of no cluster: it is not reported as removed.
 func TestMembers_GRPCProxy(t *testing.T) {
 	t.Parallel()
-	cli := members.Dial(t, etcdtest.StartGRPCProxy(t, etcdtest.Start(t)))
+	program, err := etcdtest.Program()
+	require.NoError(t, err)
+	f, err := fleet.New(fleet.Options{Dir: t.TempDir()})
+	require.NoError(t, err)
+	address := testkit.FreePort(t)
+	cli := members.Dial(t, address)
+	p, err := f.Start(t.Context(), fleet.Spec{
+		Name: "grpc-proxy", Program: program,
+		Args: []string{"grpc-proxy", "start", "--endpoints", etcdtest.Start(t).Endpoint(), "--listen-addr", address, "--data-dir", t.TempDir()},
+		Ready: func(ctx context.Context) error {
+			_, err := etcd.Ping(ctx, cli, members.Layout(t))
+			return err
+		},
+	})
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, p.Kill()) }()
 	log, hook := test.NewNullLogger()
 	m := etcd.NewMembers(etcd.MembersOptions{Client: cli, Log: log})
 	m.Start()

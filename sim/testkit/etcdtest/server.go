@@ -23,7 +23,6 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -45,9 +44,9 @@ const startTimeout = 60 * time.Second
 // otherEtcd returns the program of envOtherEtcd, "" for the etcd of this module.
 func otherEtcd() string { return os.Getenv(envOtherEtcd) }
 
-// etcdProgram returns the path of the etcd program. The etcd of this module is the one that make
+// Program returns the path of the etcd program. The etcd of this module is the one that make
 // test built, or it is built into the build cache of go.
-var etcdProgram = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // it is built once
+var Program = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // it is built once
 	if other := otherEtcd(); other != "" {
 		return other, nil
 	}
@@ -129,27 +128,6 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return e
 }
 
-// StartGRPCProxy starts etcd's gRPC proxy for a member without TLS, and returns its address.
-func StartGRPCProxy(t testing.TB, member *Server) string {
-	t.Helper()
-	program, err := etcdProgram()
-	require.NoError(t, err)
-	f, err := fleet.New(fleet.Options{Dir: t.TempDir(), ReadyTimeout: startTimeout})
-	require.NoError(t, err)
-	address := testkit.FreePort(t)
-	p, err := f.Start(context.Background(), fleet.Spec{
-		Name: "grpc-proxy", Program: program,
-		Args: []string{"grpc-proxy", "start", "--endpoints", member.Endpoint(), "--listen-addr", address, "--data-dir", t.TempDir()},
-		Ready: func(ctx context.Context) error {
-			_, err := memberStatus(ctx, address)
-			return err
-		},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, p.Kill()) })
-	return address
-}
-
 // newMember returns a member that is not started.
 func newMember(t testing.TB, cfg memberConfig, opts []Option) *Server {
 	t.Helper()
@@ -174,7 +152,7 @@ func (e *Server) start() {
 // launch starts the process once its address is free, and waits until it listens and, unless
 // clients need a certificate or a login, knows a leader.
 func (e *Server) launch() error {
-	program, err := etcdProgram()
+	program, err := Program()
 	if err != nil {
 		return err
 	}
