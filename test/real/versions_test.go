@@ -2,11 +2,13 @@ package real_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -43,6 +45,10 @@ func TestTwoVersions(t *testing.T) {
 	}
 	// This runs before the proxy knows the engines, because the proxy would probe an engine's health.
 	t.Run("engines", func(t *testing.T) { r.wrongPair(t, prefill, decode) })
+	t.Run("truncation", func(t *testing.T) {
+		assert.Equal(t, []int{2047, 2024}, r.truncated(t, prefill), versions["prefill"])
+		assert.Equal(t, []int{2047, 2047}, r.truncated(t, decode), versions["decode"])
+	})
 
 	r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"})
 	require.NoError(t, err)
@@ -91,6 +97,26 @@ func TestTwoVersions(t *testing.T) {
 			t.Errorf("%v: %s", err, raw)
 		}
 	})
+}
+
+// truncated returns to how many tokens an engine with a context of 2048 truncates a longer prompt if the answer
+// may have 1 and 24 tokens.
+func (r *rig) truncated(t *testing.T, e *engine) (tokens []int) {
+	t.Helper()
+	for _, most := range []int{1, 24} {
+		status, body, err := r.callAt(e.url(), http.MethodPost, "/v1/completions",
+			fmt.Sprintf(`{"model":"tiny","truncate_prompt_tokens":-1,"max_tokens":%d,"prompt":%q}`, most, strings.Repeat(long("Long:"), 6)))
+		var a struct {
+			Usage struct {
+				Prompt int `json:"prompt_tokens"`
+			}
+		}
+		if err != nil || status != http.StatusOK || json.Unmarshal(body, &a) != nil {
+			t.Fatalf("%d, %v: %s", status, err, body)
+		}
+		tokens = append(tokens, a.Usage.Prompt)
+	}
+	return tokens
 }
 
 // wrongPair transfers a prompt from one engine to the other without a proxy.
