@@ -172,7 +172,7 @@ func Ping(ctx context.Context, cli *clientv3.Client, l schema.Layout) (revision 
 // Explain adds the endpoints and a remedy to an error of the client library. The library waits
 // for a connection until the deadline and then reports only the deadline. If withDiagnosis is set, Explain
 // finds the reason by a connection attempt; otherwise it repeats the last one. Loops that keep failing
-// set it only for their first failure.
+// set it for their first failure, and seldom after it.
 func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, withDiagnosis bool) error {
 	at := strings.Join(cli.Endpoints(), ", ")
 	switch {
