@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/pdmesh/pdmesh/internal/cli/sleep"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -68,7 +69,7 @@ func startLoad(t testing.TB, l *Load, clients int, pause time.Duration, urls []s
 	l.plain = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: time.Minute}
 	for c := range clients {
 		l.wg.Go(func() {
-			for i := 0; wait(ctx, l.pause); i++ {
+			for i := 0; sleep.For(ctx, l.pause); i++ {
 				prompt := fmt.Sprintf("client %d says line %d of many", c, i)
 				for try := 0; ; try++ {
 					url := urls[(c+i+try)%len(urls)]
@@ -169,19 +170,6 @@ func (l *Load) fail(format string, args ...any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failures = append(l.failures, fmt.Sprintf(format, args...))
-}
-
-// wait pauses and reports whether to continue.
-func wait(ctx context.Context, d time.Duration) bool {
-	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		}
-	}
-	return ctx.Err() == nil
 }
 
 // T returns the test that the load belongs to.
