@@ -285,7 +285,7 @@ func (q *Queues) find(r *Request) *queue {
 	if len(next) >= pruneModels {
 		maps.DeleteFunc(next, func(_ string, m *queue) bool {
 			prefill, decode := q.opts.Engines(m.model, m.labels)
-			return len(prefill)+len(decode) == 0 && m.waiting.Load() == 0
+			return len(prefill)+len(decode) == 0 && m.retire()
 		})
 	}
 	next[name] = m

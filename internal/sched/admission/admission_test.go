@@ -224,6 +224,39 @@ func TestStatus_ModelWithoutEngines(t *testing.T) {
 	assert.Equal(t, []string{"m", "other"}, r.models(), "its engines are back")
 }
 
+// A request does not wait in a queue that was dropped between its lookup and its wait: no event would end
+// that wait.
+func TestDroppedQueue(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	drop := sync.OnceFunc(func() { // the engines leave, and 1,024 other models come
+		delete(r.prefill, "m")
+		for i := range 1024 {
+			r.prefill[fmt.Sprint(i)] = new(policy.Load)
+			r.decode[fmt.Sprint(i)] = new(policy.Load)
+		}
+		for i := range 1024 {
+			q := &admission.Request{Model: fmt.Sprint(i)}
+			if assert.NoError(t, r.Admit(t.Context(), q)) {
+				q.Release()
+			}
+		}
+	})
+	r = newRig(t, func(o *admission.Options, r *rig) {
+		o.Tokens = func(model string, bytes int) int {
+			if model == "m" {
+				drop()
+			}
+			return bytes
+		}
+	})
+	r.busy("m")
+	o := r.send(admission.Request{})
+	require.NoError(t, o.end(t))
+	assert.False(t, o.Placed())
+	assert.NotContains(t, r.models(), "m")
+}
+
 func TestFastPath(t *testing.T) {
 	r := newRig(t, nil)
 	var q admission.Request

@@ -42,6 +42,8 @@ type queue struct {
 	last time.Time
 	// overdue is the time from which the next request may be dispatched at its deadline.
 	overdue time.Time
+	// retired is set when Queues drops the queue: then no request may wait in it.
+	retired bool
 }
 
 type accountKey struct {
@@ -169,6 +171,9 @@ func (m *queue) begin(r *Request) {
 func (m *queue) enqueue(r *Request, now time.Time) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.retired { // as for a model without engines
+		return nil
+	}
 	m.replan(now)
 	r.deadline = r.arrived.Add(r.limit())
 	select {
@@ -209,6 +214,14 @@ func (m *queue) enqueue(r *Request, now time.Time) error {
 	m.waiting.Add(1)
 	m.dispatchLocked(now)
 	return nil
+}
+
+// retire reports whether no request waits, so that the queue may be dropped.
+func (m *queue) retire() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.retired = m.order.len() == 0
+	return m.retired
 }
 
 // limit returns the longest time that a request may wait.
