@@ -159,7 +159,7 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	b.Cleanup(tracker.Close)
 	o := forward.Options{
 		Config: flow.Config{
-			Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+			Picker: sched.New(sched.Options{Source: &m, Health: tracker, PairKey: pairKey}),
 			Health: tracker, Log: quiet(),
 		},
 		Settings: leg.Settings{Upstream: up}, Recorder: noRecorder{},

@@ -268,22 +268,13 @@ func instanceAt(role instance.Role, address string, mode fakevllm.Mode) *instanc
 	}
 }
 
-// build is sched.Options.Build.
-func build(i *instance.Instance) string {
-	d, err := connector.New(i.Record.Connector)
-	if err != nil {
-		return ""
+// pairKey is sched.Options.PairKey.
+func pairKey(i *instance.Instance) (k connector.PairKey) {
+	if d, err := connector.New(i.Record.Connector); err == nil {
+		k = connector.PairKeyOf(d, i)
 	}
-	return d.Terms(i).Build
-}
-
-// blocks is sched.Options.Blocks.
-func blocks(i *instance.Instance) int {
-	d, err := connector.New(i.Record.Connector)
-	if err != nil {
-		return 0
-	}
-	return d.Terms(i).Blocks
+	k.Connector = i.Record.Connector
+	return k
 }
 
 // instanceOf is instanceAt for an engine, with the ports that its dialect needs.
@@ -414,8 +405,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	r.tracker = health.New(ho)
 	so := sched.Options{
 		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
-		Connector: func(i *instance.Instance) string { return i.Record.Connector },
-		Build:     build, Blocks: blocks,
+		PairKey: pairKey,
 	}
 	if tune.sched != nil {
 		tune.sched(&so)

@@ -154,7 +154,7 @@ func relayBody(t *testing.T, s upstream.Client, path, body string, interval time
 		fleet.set(instanceAt(instance.Prefill, "10.0.0.1:1", "plain"), instanceAt(instance.Decode, "10.0.0.2:1", "plain"), instanceAt(instance.Decode, "10.0.0.3:1", "plain"))
 	}
 	picker := sched.New(sched.Options{
-		Source: &fleet, Health: healthy{}, Connector: func(i *instance.Instance) string { return i.Record.Connector },
+		Source: &fleet, Health: healthy{}, PairKey: pairKey,
 	})
 	h, err := forward.New(forward.Options{
 		Config:   flow.Config{Picker: picker, Health: healthy{}, Log: quiet(), MaxAttempts: 1 + moves, ContinueStreams: moves},

@@ -101,7 +101,7 @@ func wired(b *testing.B, prefill, decode []string) string {
 	lines := forward.NewAccessLog(queue, logging.FormatText)
 	h, err := forward.New(forward.Options{
 		Config: flow.Config{
-			Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+			Picker: sched.New(sched.Options{Source: &m, Health: tracker, PairKey: pairKey}),
 			Health: tracker, Log: quiet(),
 		},
 		Settings: leg.Settings{Upstream: client}, Recorder: loggingRecorder{log: lines},

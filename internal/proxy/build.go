@@ -188,7 +188,7 @@ func (b *builder) makeScheduler() {
 	b.memory = indexmem.New(b.cfg.IndexMemory)
 	b.index = newKVIndex(b.cfg, b.memory)
 	b.sched = sched.New(sched.Options{
-		Source: b.watcher, Health: &b.tracker.Records, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
+		Source: b.watcher, Health: &b.tracker.Records, PairKey: engines.PairKeys(b.cfg), Silent: b.tracker.Suspect,
 		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
 		Policies:        policies(b.cfg), NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone,
 		Options: policy.Options{

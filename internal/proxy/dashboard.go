@@ -24,7 +24,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 	if !p.cfg.Dashboard {
 		return nil
 	}
-	resolve, group := engines.Dialects(p.cfg.Connector), engines.Builds(p.cfg)
+	pairKey := engines.PairKeys(p.cfg)
 	return dashboard.New(dashboard.Options{
 		Self: dashboard.Self{
 			ID: p.id, Address: address, Version: version.String(), Fallback: p.cfg.Fallback == config.FallbackDecode,
@@ -32,11 +32,8 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 		},
 		Members: p.watcher.Snapshot, List: list, Requests: p.handler.Requests, Findings: p.notices, Log: p.log.WithField("component", "dashboard"),
 		Facts: func(in *instance.Instance) dashboard.Facts {
-			f := dashboard.Facts{Connector: resolve(in), Ranks: p.sched.Loads.RanksInFlight(in)}
-			if group != nil {
-				f.Group = instance.Printable(group(in), 64)
-			}
-			return f
+			k := pairKey(in)
+			return dashboard.Facts{Connector: k.Connector, Group: instance.Printable(k.Build, 64), Ranks: p.sched.Loads.RanksInFlight(in)}
 		},
 		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
 		Own:     func() (*figures.Sample, error) { return sample(p.counted, nil) },

@@ -67,7 +67,7 @@ const (
 func (p *app) view() notice.View {
 	return notice.View{
 		Snapshot: p.watcher.Snapshot(), Opinion: p.opinion, Fallback: p.cfg.Fallback == config.FallbackDecode,
-		Connector: engines.Dialects(p.cfg.Connector), Build: engines.Builds(p.cfg), Blocks: engines.Blocks(p.cfg.Connector),
+		PairKey: engines.PairKeys(p.cfg),
 	}
 }
 

@@ -8,9 +8,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // bothRoles returns the two instances of an engine in both roles.
@@ -44,7 +46,7 @@ func TestBothRoles_SharedLoad(t *testing.T) {
 	src.set(append(bothRoles("x:1"), inst(instance.Decode, "d:1"))...)
 	least := policyNamed(t, "least_loaded")
 	s := sched.New(sched.Options{
-		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Source: src, Health: sick{}, PairKey: members.PairKey,
 		Policies: map[instance.Role]policy.Kind{instance.Prefill: least, instance.Decode: least},
 	})
 	var held []*sched.Assignment
@@ -120,8 +122,9 @@ func TestBothRoles_MembershipChange(t *testing.T) {
 	src := &source{}
 	src.set()
 	s := sched.New(sched.Options{
-		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		Build: func(in *instance.Instance) string { return "v" + in.Record.Version },
+		Source: src, Health: sick{}, PairKey: func(in *instance.Instance) connector.PairKey {
+			return connector.PairKey{Connector: in.Record.Connector, Build: "v" + in.Record.Version}
+		},
 	})
 	prefill := sched.Request{Role: instance.Prefill, Model: "m"}
 	x := bothRoles("x:1")

@@ -79,15 +79,15 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 // addTo adds the candidates of an instance to a list: one for each of its ranks, none if the proxy does not
 // support its dialect.
 func (x *indexer) addTo(list *candidates, in *instance.Instance) {
-	dialect := x.opts.Connector(in)
-	if dialect == "" {
+	key := x.opts.PairKey(in)
+	if key.Connector == "" {
 		return
 	}
 	c, _ := x.loads.counters.find(in.Address)
 	other := c.entry(in.Role.Other()).Load()
 	own := facts{
-		counter: c, pairKey: connector.PairKey{Connector: dialect, Build: x.opts.Build(in), Blocks: x.opts.Blocks(in)}, slow: in.Slow(),
-		both: listed(other) && x.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
+		counter: c, pairKey: key, slow: in.Slow(),
+		both: listed(other) && x.opts.PairKey(other).Connector != "", zone: in.Record.Labels[zoneLabel],
 	}
 	list.items, list.facts = append(list.items, policy.NewCandidate(in, 0, &c.load)), append(list.facts, own)
 	for i, load := range x.loads.counters.ranks(in.Address, in.Ranks()) {

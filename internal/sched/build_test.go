@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 type healthy struct{}
@@ -32,7 +33,7 @@ type fixed struct{ s *instance.Snapshot }
 func (f *fixed) Snapshot() *instance.Snapshot { return f.s }
 
 func schedulerOf(f *fixed) *Scheduler {
-	return New(Options{Source: f, Health: healthy{}, Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+	return New(Options{Source: f, Health: healthy{}, PairKey: members.PairKey})
 }
 
 // randomInstance returns an instance with random models, dialect and state.

@@ -130,7 +130,7 @@ func (s *Scheduler) unlistedReason(in *instance.Instance) string {
 		return string(in.Record.State)
 	case !in.Verified:
 		return string(instance.Unverified)
-	case s.opts.Connector(in) == "":
+	case s.opts.PairKey(in).Connector == "":
 		return OutConnector
 	default:
 		return OutModel

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -127,9 +128,9 @@ func TestExplain_ReasonsOfExcluded(t *testing.T) {
 	)
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{{Role: instance.Prefill, Address: "sick:1"}: true},
-		Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		Build:     func(in *instance.Instance) string { return in.Record.Version },
-		Blocks:    func(in *instance.Instance) int { return in.Record.BlockSize },
+		PairKey: func(in *instance.Instance) connector.PairKey {
+			return connector.PairKey{Connector: in.Record.Connector, Build: in.Record.Version, Blocks: in.Record.BlockSize}
+		},
 	})
 	r := sched.Request{Role: instance.Prefill, Model: "m", Tried: []instance.Key{{Role: instance.Prefill, Address: "tried:1"}}}
 	want := map[string]string{

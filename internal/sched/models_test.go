@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func serving(models ...string) func(*instance.Instance) {
@@ -149,7 +150,7 @@ func TestMemory_ReleasedWithModel(t *testing.T) {
 	src := &source{}
 	src.set(inst(instance.Prefill, "a:1", serving("base", "adapter")))
 	s := sched.New(sched.Options{
-		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Source: src, Health: sick{}, PairKey: members.PairKey,
 		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind}, Options: policy.Options{Budget: memory},
 	})
 	pick := func(model string) {

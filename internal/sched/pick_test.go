@@ -9,8 +9,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // changingSource returns one snapshot at the first call and another
@@ -42,7 +44,7 @@ func TestPick_RepeatedWhenDrained(t *testing.T) {
 	} {
 		s := sched.New(sched.Options{
 			Source: &changingSource{looks: []*instance.Snapshot{before, before, tc.after}}, Health: sick{},
-			Connector: func(in *instance.Instance) string { return in.Record.Connector },
+			PairKey: members.PairKey,
 		})
 		a, err := s.Pick(decode("m"))
 		switch {
@@ -109,12 +111,12 @@ func TestPick_DoesNotWaitForPrepare(t *testing.T) {
 	health, src := &hookedHealth{}, &source{}
 	building, release := make(chan struct{}), make(chan struct{})
 	src.set(inst(instance.Decode, "d:1"))
-	s := sched.New(sched.Options{Source: src, Health: health, Connector: func(in *instance.Instance) string {
+	s := sched.New(sched.Options{Source: src, Health: health, PairKey: func(in *instance.Instance) connector.PairKey {
 		if in.Address == "d:3" {
 			close(building)
 			<-release
 		}
-		return in.Record.Connector
+		return members.PairKey(in)
 	}})
 	prepared := make(chan struct{})
 	health.once = func() {

@@ -13,11 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // policyNamed returns a policy of the registry.
@@ -40,7 +42,7 @@ func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list .
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(11, 12))
 	return sched.New(sched.Options{
-		Source: src, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Source: src, Health: health, PairKey: members.PairKey,
 		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind, instance.Decode: kind},
 		NoBinding: !bind,
 		Options: policy.Options{Rand: func() float64 {
@@ -261,7 +263,7 @@ func TestPolicyOfEachRole(t *testing.T) {
 	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))
 	random := policyNamed(t, "random")
 	s := sched.New(sched.Options{
-		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
+		Source: src, Health: sick{}, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "plain"} },
 		Policies: map[instance.Role]policy.Kind{instance.Prefill: random},
 	})
 	for role, want := range map[instance.Role]string{instance.Prefill: "random", instance.Decode: policy.Default} {
@@ -279,7 +281,7 @@ func TestPolicy_ReceivesRequest(t *testing.T) {
 	saw := &recordingPolicy{}
 	kind := policy.Kind{Name: "seeing", New: func(policy.Options) policy.Policy { return saw }}
 	s := sched.New(sched.Options{
-		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
+		Source: src, Health: sick{}, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "plain"} },
 		Policies: map[instance.Role]policy.Kind{instance.Decode: kind}, NoBinding: true,
 	})
 	p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})

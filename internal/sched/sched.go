@@ -69,14 +69,9 @@ type Health interface {
 type Options struct {
 	Source instance.Source
 	Health Health
-	// Connector resolves the KV transfer dialect of an instance; "" if the proxy does not support it.
-	// Instances of different dialects are never paired.
-	Connector func(*instance.Instance) string
-	// Build returns the build that both instances of a pair must have; "" matches any. Default: always "".
-	Build func(*instance.Instance) string
-	// Blocks returns the size of the KV blocks, which must be equal in a pair; 0 matches any. Default: always
-	// 0.
-	Blocks func(*instance.Instance) int
+	// PairKey returns which instances an instance can be paired with; its Connector is "" if the proxy does
+	// not support that of the instance.
+	PairKey func(*instance.Instance) connector.PairKey
 	// Silent is called for instances that keep legs waiting; may be nil.
 	Silent func(*instance.Instance)
 	// SilentAfter is the time after which an instance counts as silent if it keeps a leg waiting
@@ -119,12 +114,6 @@ type Scheduler struct {
 func New(o Options) *Scheduler {
 	if o.SilentAfter <= 0 {
 		o.SilentAfter = time.Second
-	}
-	if o.Blocks == nil {
-		o.Blocks = func(*instance.Instance) int { return 0 }
-	}
-	if o.Build == nil {
-		o.Build = func(*instance.Instance) string { return "" }
 	}
 	if o.Rand == nil {
 		o.Rand = rand.Float64
@@ -286,7 +275,7 @@ func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 			}
 		}
 		a := &Assignment{
-			Instance: in, Rank: rank, PairKey: connector.PairKey{Connector: s.opts.Connector(in)}, Policy: PolicyTaken, Revision: revision, counter: c, load: load,
+			Instance: in, Rank: rank, PairKey: connector.PairKey{Connector: s.opts.PairKey(in).Connector}, Policy: PolicyTaken, Revision: revision, counter: c, load: load,
 		}
 		a.begin()
 		// The counter may have been dropped before the pick was counted on it.

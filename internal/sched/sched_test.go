@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -66,7 +67,7 @@ func build(health sched.Health, list ...*instance.Instance) (*sched.Scheduler, *
 		health = sick{}
 	}
 	return sched.New(sched.Options{
-		Source: s, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Source: s, Health: health, PairKey: members.PairKey,
 	}), s
 }
 
@@ -209,7 +210,7 @@ func TestProxies_DifferentFirstPicks(t *testing.T) {
 		src := &source{}
 		src.set(decodes(1000)...)
 		s := sched.New(sched.Options{Source: src, Health: sick{}, Options: policy.Options{Start: rand.Uint64()},
-			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+			PairKey: members.PairKey})
 		a := pick(t, s, decode("m"))
 		first[a.Instance.Address] = true
 	}
@@ -436,12 +437,12 @@ func TestPick_DuringIndexBuild(t *testing.T) {
 			default:
 			}
 		}},
-		Connector: func(in *instance.Instance) string {
+		PairKey: func(in *instance.Instance) connector.PairKey {
 			if in.Record.ID == "new" {
 				begun()
 				<-built
 			}
-			return "plain"
+			return members.PairKey(in)
 		},
 	})
 	pick := func() string {
@@ -471,9 +472,9 @@ func TestPreparedSnapshot_NoBuildOnPick(t *testing.T) {
 	src := &source{}
 	src.set(inst(instance.Decode, "a:1"))
 	var resolved atomic.Int64
-	s := sched.New(sched.Options{Source: src, Health: sick{}, Connector: func(*instance.Instance) string {
+	s := sched.New(sched.Options{Source: src, Health: sick{}, PairKey: func(in *instance.Instance) connector.PairKey {
 		resolved.Add(1)
-		return "plain"
+		return members.PairKey(in)
 	}})
 	if _, err := s.Pick(decode("m")); err != nil {
 		t.Fatal(err)

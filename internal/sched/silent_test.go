@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func slow(in *instance.Instance) {
@@ -114,7 +115,7 @@ func TestSilentPrefill_FallbackPreferred(t *testing.T) {
 		src := &source{}
 		src.set(p, slow, d)
 		s := sched.New(sched.Options{Source: src, Health: health, PrefillOptional: optional,
-			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+			PairKey: members.PairKey})
 		if _, err := s.Pick(decode("m")); err != nil {
 			t.Error(err)
 		}
@@ -166,7 +167,7 @@ func TestSilentLegs_MovedIfPossible(t *testing.T) {
 		health := silentHealth{sick{a.Key: true}, 7 * time.Second}
 		var asked []instance.Key
 		s := sched.New(sched.Options{Source: src, Health: health, Silent: func(in *instance.Instance) { asked = append(asked, in.Key) },
-			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+			PairKey: members.PairKey})
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { s.Legs.Run(ctx) })
@@ -208,7 +209,7 @@ func TestResponsiveInstance_NotProbed(t *testing.T) {
 		src.set(a)
 		var asked atomic.Int64
 		s := sched.New(sched.Options{Source: src, Health: sick{}, Silent: func(*instance.Instance) { asked.Add(1) },
-			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+			PairKey: members.PairKey})
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { s.Legs.Run(ctx) })
@@ -310,7 +311,7 @@ func TestLegs_CommittedStreamsAreSilent(t *testing.T) {
 			src.set(a, b)
 			var asked atomic.Int64
 			s := sched.New(sched.Options{Source: src, Health: sick{}, Silent: func(*instance.Instance) { asked.Add(1) },
-				Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+				PairKey: members.PairKey})
 			ctx, stop := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
 			wg.Go(func() { s.Legs.Run(ctx) })

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // The load that a leg adds to an instance is subtracted when the
@@ -63,8 +64,8 @@ func TestHits(t *testing.T) {
 	require.NoError(t, err)
 	s := New(Options{
 		Source: &fixed{instance.NewSnapshot(1, []*instance.Instance{in})}, Health: healthy{},
-		Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind},
+		PairKey:  members.PairKey,
+		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind},
 	})
 	for turn := range 2 {
 		a, err := s.Pick(Request{Role: instance.Prefill, Unpaired: true, Model: "m", Prompt: make([]byte, 4096)})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // opinions is a health with these instances in trouble.
@@ -114,7 +115,7 @@ func TestAdmitted(t *testing.T) {
 		}
 		s := New(Options{
 			Source: &fixed{instance.NewSnapshot(1, all)}, Health: sick,
-			Connector: func(in *instance.Instance) string { return in.Record.Connector },
+			PairKey: members.PairKey,
 		})
 		ix := s.index.current()
 		r := Request{Role: instance.Roles()[rng.IntN(2)], Model: []string{"", "m", "n", "o"}[rng.IntN(4)], Unpaired: rng.IntN(4) == 0}

@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func labelled(zone string) func(*instance.Instance) {
@@ -28,8 +29,8 @@ func inZone(t *testing.T, zone, name string, health sched.Health, list ...*insta
 	src.set(list...)
 	return sched.New(sched.Options{
 		Source: src, Health: health, Zone: zone, NoBinding: true,
-		Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind, instance.Decode: kind},
+		PairKey:  members.PairKey,
+		Policies: map[instance.Role]policy.Kind{instance.Prefill: kind, instance.Decode: kind},
 	})
 }
 

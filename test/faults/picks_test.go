@@ -37,7 +37,7 @@ func newPicker(b *testing.B, cli *clientv3.Client) *picker {
 	b.Cleanup(tracker.Close)
 	p.s = sched.New(sched.Options{
 		Source: p.w, Health: tracker, Silent: tracker.Suspect,
-		Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		PairKey: members.PairKey,
 	})
 	members.Run(b, p.w.Run)
 	return p

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/continuation"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -52,8 +53,7 @@ func decodes() []*instance.Instance {
 // streaming returns a request for a stream of this kind that may be continued once.
 func streaming(t *testing.T, kind openai.Kind, list []*instance.Instance) *completion {
 	picker := sched.New(sched.Options{
-		Source: source{instance.NewSnapshot(1, list)}, Health: healthy{}, Connector: func(*instance.Instance) string { return "plain" },
-		Build: func(*instance.Instance) string { return "" }, Blocks: func(*instance.Instance) int { return 0 },
+		Source: source{instance.NewSnapshot(1, list)}, Health: healthy{}, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "plain"} },
 	})
 	s := &Settings{Config: Config{Picker: picker, Health: healthy{}, Fallback: true}}
 	body := `{"model":"m","stream":true,"messages":[]}`

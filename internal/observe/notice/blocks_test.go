@@ -24,13 +24,13 @@ func TestBlocksOfDifferentSizes(t *testing.T) {
 	}{
 		{"different", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(32)), in(d, "d:2", blocks(64))},
 			"prefill speaks nixl with KV blocks of 16 tokens, decode nixl with KV blocks of 32 tokens and nixl with KV blocks of 64 tokens: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use"},
-		{"of no pair", []*instance.Instance{in(p, "p:1", blocks(16), connector("p2p")), in(d, "d:1", blocks(32), connector("p2p"))},
+		{"of no pair", []*instance.Instance{in(p, "p:1", blocks(16), dialect("p2p")), in(d, "d:1", blocks(32), dialect("p2p"))},
 			"1 prefill instance is unused: prefill speaks p2p with KV blocks of 16 tokens, decode p2p with KV blocks of 32 tokens, and there is no pair of them"},
 		{"the same", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16))}, ""},
 		{"one of two", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16)), in(d, "d:2", blocks(32))}, ""},
 		{"decode does not say", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1")}, ""},
 		{"prefill does not say", []*instance.Instance{in(p, "p:1"), in(d, "d:1", blocks(16))}, ""},
-		{"of another connector", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), connector("plain"))}, ""},
+		{"of another connector", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), dialect("plain"))}, ""},
 	} {
 		assert.Equal(t, tc.want, newFleet(tc.list...).words(), tc.name)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 // A notice reports KV events that cannot be followed, with the reason.
@@ -16,7 +17,7 @@ func TestKVEvents_NotFollowed(t *testing.T) {
 	f := newFleet(in(instance.Decode, "b:1"))
 	got := notice.View{
 		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Fallback: true,
-		Connector: func(i *instance.Instance) string { return i.Record.Connector }, NoKVEvents: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
+		PairKey: members.PairKey, NoKVEvents: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
 	}.Texts()
 	want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"
 	assert.Equal(t, want, strings.Join(got, "\n"), "%q", got)

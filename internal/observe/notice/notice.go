@@ -32,14 +32,9 @@ type View struct {
 	Opinion func(instance.Key) instance.Opinion
 	// Fallback reports whether decode instances serve requests without a prefill instance.
 	Fallback bool
-	// Connector returns the dialect of an instance, "" if it is unknown.
-	Connector func(*instance.Instance) string
-	Counts    *Counts
-	// Blocks returns the KV block size that the partner of an instance must have, 0 if any
-	// size works; nil means any size for all instances.
-	Blocks func(*instance.Instance) int
-	// Build returns the build that the partner of an instance must have, "" for any; nil: any.
-	Build func(*instance.Instance) string
+	// PairKey returns which instances an instance can be paired with; its Connector is "" if it is unknown.
+	PairKey func(*instance.Instance) connector.PairKey
+	Counts  *Counts
 	// NoKVEvents maps addresses of instances to the reason why their KV events cannot be followed.
 	NoKVEvents map[string]string
 	// Unnotified has the prefill instances that are bypassed because their notifications do
@@ -78,23 +73,15 @@ func (v View) NotServing() string {
 // canPair reports whether some of the prefill instances can be paired with some of the
 // decode instances.
 func (v View) canPair(prefill, decode []*instance.Instance) bool {
-	ds := v.pairKeys(decode, v.Blocks)
-	return slices.ContainsFunc(sorted(v.pairKeys(prefill, v.Blocks)), func(p connector.PairKey) bool { return matches(p, ds) })
+	ds := count(decode, v.PairKey)
+	return slices.ContainsFunc(sorted(count(prefill, v.PairKey)), func(p connector.PairKey) bool { return matches(p, ds) })
 }
 
-// pairKeys counts instances by PairKey. blocks returns the KV block size of an instance, 0 for any; nil:
-// any.
-func (v View) pairKeys(list []*instance.Instance, blocks func(*instance.Instance) int) map[connector.PairKey]int {
+// count counts instances by key.
+func count(list []*instance.Instance, key func(*instance.Instance) connector.PairKey) map[connector.PairKey]int {
 	out := map[connector.PairKey]int{}
 	for _, in := range list {
-		k := connector.PairKey{Connector: v.Connector(in)}
-		if v.Build != nil {
-			k.Build = v.Build(in)
-		}
-		if blocks != nil {
-			k.Blocks = blocks(in)
-		}
-		out[k]++
+		out[key(in)]++
 	}
 	return out
 }
@@ -139,7 +126,7 @@ func (v View) Texts() []string {
 	v.hung(add)
 	orphans(slices.Concat(prefill, decode), add)
 	for _, in := range prefill {
-		if text := in.Warning(v.Connector(in)); text != "" {
+		if text := in.Warning(v.PairKey(in).Connector); text != "" {
 			add("prefill %s: %s", in.Address, text)
 		}
 	}
@@ -157,7 +144,7 @@ func (v View) Texts() []string {
 	for _, k := range slices.SortedFunc(maps.Keys(lost), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
 		if in, ok := v.Snapshot.Lookup(k); ok && lost[k] >= minLost {
 			add("prefill %s (%s) has sent no transfer params in its last %d answers, and decode computes its prompts again: is its vLLM started with --kv-transfer-config?",
-				k.Address, v.Connector(in), lost[k])
+				k.Address, v.PairKey(in).Connector, lost[k])
 		}
 	}
 	return out
@@ -244,15 +231,19 @@ func (v View) status(in *instance.Instance) string {
 // KV block size: depending on the connector, decode then finds nothing in a shared pool, or the
 // engines report the mismatch.
 func (v View) unpaired(prefill, decode []*instance.Instance, add func(string, ...any)) {
-	ps, ds := v.pairKeys(prefill, v.Blocks), v.pairKeys(decode, v.Blocks)
+	ps, ds := count(prefill, v.PairKey), count(decode, v.PairKey)
 	for _, p := range sorted(ps) {
 		if !matches(p, ds) {
 			add("%s unused: prefill speaks %s, decode %s, and there is no pair of them", instances(ps[p], instance.Prefill), text(p), texts(ds))
 		}
 	}
-	size := func(in *instance.Instance) int { return in.Record.BlockSize }
-	sized := v.pairKeys(decode, size)
-	for _, p := range sorted(v.pairKeys(prefill, size)) {
+	size := func(in *instance.Instance) connector.PairKey {
+		k := v.PairKey(in)
+		k.Blocks = in.Record.BlockSize
+		return k
+	}
+	sized := count(decode, size)
+	for _, p := range sorted(count(prefill, size)) {
 		free := connector.PairKey{Connector: p.Connector, Build: p.Build}
 		if ps[free] > 0 && matches(free, ds) && !matches(p, sized) {
 			add("prefill speaks %s, decode %s: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use", text(p), texts(sized))
@@ -289,7 +280,7 @@ func texts(keys map[connector.PairKey]int) string {
 func (v View) models(prefill, decode []*instance.Instance, add func(string, ...any)) {
 	ps, ds := served(prefill), served(decode)
 	fetching := served(slices.DeleteFunc(slices.Clone(decode), func(in *instance.Instance) bool {
-		name := v.Connector(in)
+		name := v.PairKey(in).Connector
 		return in.Record.Connector == "" && in.Record.Transfer == "" && (name == connector.Default || name == instance.TransferNIXL)
 	}))
 	only := func(a, b map[string]int64) (names []string) {

@@ -11,12 +11,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -52,13 +54,12 @@ func (f *fleet) words() string {
 	return strings.Join(notice.View{
 		Snapshot: f.snapshot, Counts: f.counts,
 		Opinion: f.opinion, Fallback: true,
-		Connector: func(i *instance.Instance) string { return cmp.Or(i.Record.Connector, f.byDefault) },
-		Build:     func(i *instance.Instance) string { return i.Record.Version },
-		Blocks: func(i *instance.Instance) int {
-			if i.Record.Connector == "p2p" {
-				return i.Record.BlockSize
+		PairKey: func(i *instance.Instance) connector.PairKey {
+			k := connector.PairKey{Connector: cmp.Or(i.Record.Connector, f.byDefault), Build: i.Record.Version}
+			if k.Connector == "p2p" {
+				k.Blocks = i.Record.BlockSize
 			}
-			return 0
+			return k
 		},
 	}.Texts(), "\n")
 }
@@ -74,7 +75,7 @@ func (f *fleet) opinion(k instance.Key) instance.Opinion {
 	return instance.Opinion{}
 }
 
-func connector(name string) func(*instance.Instance) {
+func dialect(name string) func(*instance.Instance) {
 	return func(i *instance.Instance) { i.Record.Connector = name }
 }
 
@@ -127,7 +128,7 @@ func TestNotices_Membership(t *testing.T) {
 			want: "1 decode instance is registered, but none can be used (1 cordoned): nothing is served",
 		},
 		{
-			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1", connector("mooncake"))},
+			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(p, "a:2"), in(d, "b:1", dialect("mooncake"))},
 			want: "2 prefill instances are unused: prefill speaks nixl, decode mooncake, and there is no pair of them",
 		},
 		{
@@ -135,17 +136,17 @@ func TestNotices_Membership(t *testing.T) {
 			want: "1 prefill instance is unused: prefill speaks nixl of build 0.32, decode nixl of build 0.33, and there is no pair of them",
 		},
 		{
-			name: "NIXL is asked as plain", list: []*instance.Instance{in(p, "a:1", connector("plain"), func(i *instance.Instance) { i.Record.Transfer = instance.TransferNIXL }), in(d, "b:1", connector("plain"))},
+			name: "NIXL is asked as plain", list: []*instance.Instance{in(p, "a:1", dialect("plain"), func(i *instance.Instance) { i.Record.Transfer = instance.TransferNIXL }), in(d, "b:1", dialect("plain"))},
 			want: "prefill a:1: its engine transfers KV caches by NIXL, but the proxy uses the connector plain: no cache is transferred, and decode computes each prompt again; set --connector nixl",
 		},
 		{
 			name: "another model", list: []*instance.Instance{in(p, "a:1", models("m", "p")), in(d, "b:1", models("m", "d"))},
 			want: "only prefill serves model p: requests that generate are refused\nno prefill instance serves model d: decode computes its prompts",
 		},
-		{name: "embeddings", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("e"), connector(""))}},
-		{name: "embeddings next to NIXL", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("e"), connector(""))}, byDefault: "nixl"},
+		{name: "embeddings", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("e"), dialect(""))}},
+		{name: "embeddings next to NIXL", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("e"), dialect(""))}, byDefault: "nixl"},
 		{
-			name: "another model with a default", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("d"), connector(""))}, byDefault: "mooncake",
+			name: "another model with a default", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("d"), dialect(""))}, byDefault: "mooncake",
 			want: "no prefill instance serves model d: decode computes its prompts",
 		},
 	} {
@@ -226,16 +227,16 @@ func TestNotServing(t *testing.T) {
 			noPair: "no prefill instance is registered: nothing is served",
 		},
 		{
-			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1", connector("mooncake"))},
+			name: "no pair", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1", dialect("mooncake"))},
 			noPair: "no prefill instance can be paired with a decode instance, and --fallback is none: nothing is served",
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			v := notice.View{
-				Snapshot:  instance.NewSnapshot(1, tc.list),
-				Opinion:   func(k instance.Key) instance.Opinion { return tc.out[k.Address] },
-				Connector: func(i *instance.Instance) string { return i.Record.Connector },
+				Snapshot: instance.NewSnapshot(1, tc.list),
+				Opinion:  func(k instance.Key) instance.Opinion { return tc.out[k.Address] },
+				PairKey:  members.PairKey,
 			}
 			if got := v.NotServing(); got != tc.noPair || (got != "") != strings.HasSuffix(got, instance.NothingServed) {
 				t.Errorf("without a fallback: %q, want %q", got, tc.noPair)

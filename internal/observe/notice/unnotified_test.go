@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/notice"
 )
@@ -16,7 +17,7 @@ func TestKeptEntries_Reported(t *testing.T) {
 	t.Parallel()
 	f := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1"))
 	got := notice.View{
-		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Connector: func(*instance.Instance) string { return "nixl" }, Kept: 3,
+		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "nixl"} }, Kept: 3,
 	}.Texts()
 	require.Len(t, got, 1)
 	assert.Contains(t, got[0], "(3): pdctl restore --all")

@@ -70,7 +70,11 @@ func (p Prober) Models(ctx context.Context, in *instance.Instance) (instance.Fac
 // bootstrapOf returns the address of the server that publishes the engine ids of an instance,
 // "" if there is none. def is the connector of records that name none.
 func bootstrapOf(in *instance.Instance, def string) string {
-	return term(def, func(t connector.Terms) string { return t.Bootstrap })(in)
+	d, err := connector.OfRecord(&in.Record, def)
+	if err != nil {
+		return ""
+	}
+	return d.Terms(in).Bootstrap
 }
 
 // Learns returns a function that reports whether the proxy queries an engine for its ids,

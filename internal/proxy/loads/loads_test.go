@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/health"
@@ -37,7 +38,7 @@ func TestLoads_DrainOfOneRole(t *testing.T) {
 	}
 	tracker := health.New(health.Options{Source: w})
 	t.Cleanup(tracker.Close)
-	s := sched.New(sched.Options{Source: w, Health: &tracker.Records, Connector: func(*instance.Instance) string { return "plain" }})
+	s := sched.New(sched.Options{Source: w, Health: &tracker.Records, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "plain"} }})
 	pick := func(role instance.Role) *sched.Assignment {
 		t.Helper()
 		a, err := s.Pick(sched.Request{Role: role, Model: "m", Unpaired: true})
@@ -90,7 +91,7 @@ func TestLoads_PaceOfRanks(t *testing.T) {
 	members.WaitFor(t, w, k, members.Usable)
 	tracker := health.New(health.Options{Source: w})
 	t.Cleanup(tracker.Close)
-	s := sched.New(sched.Options{Source: w, Health: &tracker.Records, Connector: func(*instance.Instance) string { return "plain" }})
+	s := sched.New(sched.Options{Source: w, Health: &tracker.Records, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "plain"} }})
 	e := new(estimate.Estimator)
 	for range 2 {
 		a, err := s.Pick(sched.Request{Role: k.Role, Model: "m", Unpaired: true})

@@ -16,6 +16,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli/background"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
@@ -46,6 +47,11 @@ func Prefill(address string) instance.Key {
 // Decode returns the key of a decode instance.
 func Decode(address string) instance.Key {
 	return instance.Key{Role: instance.Decode, Address: address}
+}
+
+// PairKey returns a pair key with the connector of the record.
+func PairKey(in *instance.Instance) connector.PairKey {
+	return connector.PairKey{Connector: in.Record.Connector}
 }
 
 // Put writes a key, and returns the revision.
