@@ -13,4 +13,9 @@ type Order struct {
 	Keys   []string `json:"keys,omitempty"` // role/host:port; none: everything
 	By     string   `json:"by,omitempty"`
 	Reason string   `json:"reason,omitempty"`
+	// Earlier has the former values of the key, oldest first, for proxies that have missed them.
+	// Writers of older releases omit them.
+	Earlier []Order `json:"earlier,omitempty"`
+	// Revision is the mod_revision of a value in Earlier.
+	Revision int64 `json:"revision,omitempty"`
 }
