@@ -38,7 +38,9 @@ func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason
 	last := etcd.Single(kvs)
 	if last != nil && json.Unmarshal(last.Value, &was) == nil {
 		o.Earlier, was.Earlier, was.Revision = was.Earlier, nil, last.ModRevision
-		o.Earlier = append(o.Earlier, was)
+		if was.Do == schema.OrderForget { // what was restored is in etcd, or was deleted since
+			o.Earlier = append(o.Earlier, was)
+		}
 	}
 	value, err := schema.Encode(o)
 	for ; errors.Is(err, schema.ErrTooLarge) && len(o.Earlier) > 0; value, err = schema.Encode(o) {

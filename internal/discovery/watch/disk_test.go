@@ -160,12 +160,16 @@ func TestWipedWhileNotRunning(t *testing.T) {
 		require.Len(t, w.Status().Kept, 5)
 		stop()
 	}
-	// It follows all orders that it has missed, not only the last one.
+	// It follows all orders to forget that it has missed, and the last order.
 	st := store.New(cli, r.l, "test")
-	for _, k := range []instance.Key{r.static, r.bare} {
-		require.NoError(t, st.Kept.Order(t.Context(), schema.OrderForget, []instance.Key{k}, ""))
+	order := func(do string, k instance.Key) {
+		t.Helper()
+		require.NoError(t, st.Kept.Order(t.Context(), do, []instance.Key{k}, ""))
 	}
-	require.NoError(t, st.Kept.Order(t.Context(), schema.OrderRestore, []instance.Key{r.root}, ""))
+	order(schema.OrderRestore, r.silent) // may be deleted since
+	order(schema.OrderForget, r.static)
+	order(schema.OrderForget, r.bare)
+	order(schema.OrderRestore, r.root)
 	w, _ := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
 	testkit.EventuallyEqual(t, members.Soon, func() string { return fmt.Sprint(w.Status().State, w.Status().Kept) },
 		fmt.Sprint(watch.Live, []string{"override/" + r.x.String(), r.silent.String()}))

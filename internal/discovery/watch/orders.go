@@ -14,8 +14,9 @@ import (
 // Entries of a former store that the present one lacks are known only to the proxies.
 // An operator decides for all proxies, with one key, whether to restore or forget them.
 
-// applyOrder executes an order, and those before it that were missed, once. trusted is false for
-// an order that came with a store that is new to this process: it was written for another loss.
+// applyOrder executes an order once, after those to forget that were missed before it. trusted is
+// false for an order that came with a store that is new to this process: it was written for another
+// loss.
 func (l *lost) applyOrder(kv *mvccpb.KeyValue, trusted bool) {
 	if kv == nil || kv.ModRevision <= l.order {
 		return
