@@ -59,12 +59,7 @@ func TestFault13_Compaction(t *testing.T) {
 	}
 	link.Restore()
 	awaitUsable(t, w, came)
-	testkit.Eventually(t, soon, func() error {
-		if in, ok := w.Snapshot().Lookup(left); ok {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	})
+	members.WaitFor(t, w, left, nil)
 	members.WaitState(t, w, watch.Live)
 	s := w.Status()
 	assert.True(t, s.WatchEnds["compacted"] != 0 && s.Lists >= 2, "the watcher met no compaction: %+v", s)

@@ -136,10 +136,5 @@ func TestOrphan_EngineIDsProbed(t *testing.T) {
 		return orphan(in)
 	})
 	prober.Set(k.Address, instance.Facts{})
-	testkit.Eventually(t, members.Soon, func() error {
-		if in, ok := w.Snapshot().Lookup(k); ok {
-			return fmt.Errorf("still there: %s %q", in.View, in.Reason)
-		}
-		return nil
-	})
+	members.WaitFor(t, w, k, nil)
 }

@@ -83,12 +83,8 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 	members.Revoke(t, r.cli, r.ids[k])
 	members.WaitFor(t, r.w, k, orphan)
 	probes := r.prober.Count(k.Address)
-	testkit.Eventually(t, members.Soon, func() error { // it is probed repeatedly
-		if n := r.prober.Count(k.Address); n < probes+3 {
-			return fmt.Errorf("%d probes", n)
-		}
-		return nil
-	})
+	// It is probed repeatedly.
+	testkit.Until(t, members.Soon, func() int { return r.prober.Count(k.Address) }, func(n int) bool { return n >= probes+3 })
 	require.Equal(t, 1, r.w.Status().Orphans)
 	// The same incarnation registers under another lease.
 	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
@@ -234,12 +230,7 @@ func TestOrphanGrace_RequiresMajority(t *testing.T) {
 	for _, k := range r.keys[:3] {
 		members.WaitFor(t, r.w, k, orphan)
 		n := r.prober.Count(k.Address)
-		testkit.Eventually(t, members.Soon, func() error { // many times the grace
-			if c := r.prober.Count(k.Address); c < n+20 {
-				return fmt.Errorf("%d probes", c)
-			}
-			return nil
-		})
+		testkit.Until(t, members.Soon, func() int { return r.prober.Count(k.Address) }, func(c int) bool { return c >= n+20 }) // many times the grace
 	}
 }
 

@@ -273,12 +273,7 @@ func TestStatus_MatchesSnapshot(t *testing.T) {
 	})
 	for i := range longform.Count(100, 300) {
 		rev := members.Put(t, cli, l.Instance(members.Prefill(fmt.Sprintf("10.0.0.%d:8100", i%200+1))), members.Ready)
-		testkit.Eventually(t, members.Soon, func() error {
-			if at := w.Snapshot().Revision; at < rev {
-				return fmt.Errorf("at %d, want %d", at, rev)
-			}
-			return nil
-		})
+		testkit.Until(t, members.Soon, func() int64 { return w.Snapshot().Revision }, func(at int64) bool { return at >= rev })
 	}
 	close(quit)
 	looking.Wait()

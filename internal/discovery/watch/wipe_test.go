@@ -166,13 +166,8 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 	members.WaitState(t, w, watch.Live)
 	etcd.Wipe()
 	etcd.Restart()
-	testkit.Eventually(t, members.Soon, func() error {
-		s := w.Status()
-		if want := []string{"decode/" + a.Address, "decode/" + b.Address, "override/decode/" + b.Address}; !slices.Equal(s.Kept, want) {
-			return fmt.Errorf("kept %v, want %v", s.Kept, want)
-		}
-		return nil
-	})
+	want := []string{"decode/" + a.Address, "decode/" + b.Address, "override/decode/" + b.Address}
+	members.WaitStatus(t, w, func(s watch.Status) bool { return slices.Equal(s.Kept, want) })
 	intent(a, "")
 	intent(b, instance.Drain)
 	var dropped []string
@@ -182,7 +177,7 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 		}
 	}
 	slices.Sort(dropped)
-	want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}
+	want = []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}
 	assert.True(t, slices.Equal(dropped, want), "the log has %v as dropped, want %v", dropped, want)
 }
 
