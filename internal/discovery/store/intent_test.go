@@ -201,13 +201,7 @@ func TestIntent_EndsWithLease(t *testing.T) {
 	w := members.Watch(t, cli, watch.Options{Layout: l})
 	intent := func(want instance.Intent) {
 		t.Helper()
-		testkit.Eventually(t, 30*time.Second, func() error {
-			in, ok := w.Snapshot().Lookup(k)
-			if !ok || in.Intent != want {
-				return fmt.Errorf("%+v", in)
-			}
-			return nil
-		})
+		members.WaitFor(t, w, k, members.Is(func(in *instance.Instance) bool { return in.Intent == want }))
 	}
 	intent("")
 	done, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: 2 * time.Second})

@@ -151,12 +151,7 @@ func TestWipedWhileNotRunning(t *testing.T) {
 		members.WaitFor(t, w, r.root, members.Usable)
 		members.WaitFor(t, w, r.held, orphan)
 		members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
-		members.WaitFor(t, w, r.x, func(in *instance.Instance) error {
-			if in.Intent != instance.Removed {
-				return fmt.Errorf("%+v", in)
-			}
-			return nil
-		})
+		members.WaitFor(t, w, r.x, members.Is(func(in *instance.Instance) bool { return in.Intent == instance.Removed }))
 		require.Len(t, w.Status().Kept, 5)
 		stop()
 	}
@@ -182,12 +177,7 @@ func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
 	r := newDiskRig(t)
 	cli := members.Dial(t, r.etcd.Endpoint())
 	intent := func(want instance.Intent) func(*instance.Instance) error {
-		return func(in *instance.Instance) error {
-			if in.Intent != want {
-				return fmt.Errorf("%+v", in)
-			}
-			return nil
-		}
+		return members.Is(func(in *instance.Instance) bool { return in.Intent == want })
 	}
 	leased(t, cli, r.l, r.x)
 	members.Put(t, cli, r.l.Override(r.static), `{"v":1,"state":"drain"}`)
