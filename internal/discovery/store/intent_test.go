@@ -158,6 +158,19 @@ func TestLiftAfterAnotherIntent(t *testing.T) {
 	}
 }
 
+// An order does not replace one that was given meanwhile: its keys would be kept.
+func TestOrderAfterAnother(t *testing.T) {
+	t.Parallel()
+	etcd := etcdtest.Start(t)
+	late, l := etcd.Client(t), members.Layout(t)
+	late.KV = &overtaken{KV: late.KV, write: func() {
+		assert.NoError(t, store.New(etcd.Client(t), l, "other").Kept.Order(t.Context(), schema.OrderForget, nil, ""))
+	}}
+	st := store.New(late, l, "late")
+	assert.ErrorIs(t, st.Kept.Order(t.Context(), schema.OrderForget, nil, ""), store.ErrConflict)
+	assert.NoError(t, st.Kept.Order(t.Context(), schema.OrderForget, nil, ""))
+}
+
 // An engine in both roles is drained in one transaction. For an engine
 // with a single role, the drain is refused with the name of that role, unless forced.
 func TestIntendBoth(t *testing.T) {
