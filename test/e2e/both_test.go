@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
@@ -72,12 +71,10 @@ func TestFleetOfBoth(t *testing.T) {
 		}
 		return nil
 	})
-	testkit.Eventually(t, soon, func() error { // a request is counted after its answer
-		if n := metric(t, proxy.URL(), "pd_forward_decode_only_total", `reason="same_instance"`); n == 0 {
-			return errors.New("it is not counted")
-		}
-		return nil
-	})
+	// A request is counted after its answer.
+	testkit.EventuallyTrue(t, soon, func() bool {
+		return metric(t, proxy.URL(), "pd_forward_decode_only_total", `reason="same_instance"`) != 0
+	}, "it is counted")
 }
 
 // An engine with both roles is used if there are no instances of one role.

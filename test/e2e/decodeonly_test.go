@@ -174,12 +174,10 @@ func TestDecodeOnly_ReasonReported(t *testing.T) {
 			t.Errorf("no tool call: %s", body)
 		}
 		counts[c.reason]++
-		testkit.Eventually(t, soon, func() error { // a request is counted after its last byte
-			if n := metric(t, proxy.URL(), "pd_forward_decode_only_total", fmt.Sprintf("reason=%q", c.reason)); n != counts[c.reason] {
-				return fmt.Errorf("%s on %s: counted %v, want %v", c.reason, c.path, n, counts[c.reason])
-			}
-			return nil
-		})
+		counted := func() float64 {
+			return metric(t, proxy.URL(), "pd_forward_decode_only_total", fmt.Sprintf("reason=%q", c.reason))
+		}
+		testkit.EventuallyEqual(t, soon, counted, counts[c.reason], c.reason, " on ", c.path) // after the last byte
 	}
 	for i, c := range cases {
 		if c.pairs() {

@@ -42,12 +42,7 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 		assert.EqualValues(t, 0, picks, "requests went to %s", n.Address)
 		r.mustPdctl("undrain", string(role), n.Address)
 		r.awaitReady(n.Address, "")
-		testkit.Eventually(t, soon, func() error {
-			if requestsOf(t, n) == 0 {
-				return errNotYet
-			}
-			return nil
-		})
+		testkit.Until(t, soon, func() int64 { return requestsOf(t, n) }, func(n int64) bool { return n != 0 })
 	}
 	l.FinishUncut()
 }

@@ -330,12 +330,7 @@ func TestFault27_Reconnects(t *testing.T) {
 			link.Reset()
 			k := prefillAt(1 + i%10)
 			rev := members.Put(t, direct, l.Instance(k), members.Ready)
-			testkit.Eventually(t, soon, func() error {
-				if in, ok := w.Snapshot().Lookup(k); !ok || in.ModRevision < rev {
-					return fmt.Errorf("%+v, %+v", in, w.Status())
-				}
-				return nil
-			})
+			members.WaitFor(t, w, k, members.Is(func(in *instance.Instance) bool { return in.ModRevision >= rev }))
 		}
 	}()
 }

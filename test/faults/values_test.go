@@ -59,12 +59,7 @@ func TestFault13_Compaction(t *testing.T) {
 	}
 	link.Restore()
 	awaitUsable(t, w, came)
-	testkit.Eventually(t, soon, func() error {
-		if in, ok := w.Snapshot().Lookup(left); ok {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	})
+	members.WaitFor(t, w, left, nil)
 	members.WaitState(t, w, watch.Live)
 	s := w.Status()
 	assert.True(t, s.WatchEnds["compacted"] != 0 && s.Lists >= 2, "the watcher met no compaction: %+v", s)
@@ -114,12 +109,7 @@ func TestFault18_BadValues(t *testing.T) {
 	awaitUsable(t, w, prefillAt(30))
 	// A known instance keeps its last valid value and shows the error.
 	members.Put(t, cli, l.Instance(good), `{"v":1,`)
-	testkit.Eventually(t, soon, func() error {
-		if in, ok := w.Snapshot().Lookup(good); !ok || !in.Usable() || in.Reason == "" {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	})
+	members.WaitFor(t, w, good, members.Is(func(in *instance.Instance) bool { return in.Usable() && in.Reason != "" }))
 }
 
 // The password, role or token of a proxy becomes invalid: the last membership remains in use, the

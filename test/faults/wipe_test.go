@@ -157,12 +157,7 @@ func TestFault12_WipedWhileConnected(t *testing.T) {
 	require.True(t, a == b, "the two stores have different identities %v and %v", a, b)
 	// Right after an audit: one in progress would be cut and counted as an error.
 	audits := w.Status().Audits
-	testkit.Eventually(t, soon, func() error {
-		if n := w.Status().Audits; n == audits {
-			return fmt.Errorf("%d audits, and no new one", n)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, func() int64 { return w.Status().Audits }, func(n int64) bool { return n != audits })
 	was := w.Status() // on a busy machine audits may have found drift before
 	link.Redirect(after.Endpoint())
 	began := time.Now()

@@ -40,7 +40,7 @@ func (s *service) serveControl(ctx context.Context, source agentctl.Source) (sto
 	return background.Start(ctx, func(ctx context.Context) { agentctl.Serve(ctx, lis, source, s.logFor("control")) }), nil
 }
 
-// registration has the two registration of an engine's registration.
+// registration has the agent and the registrar of an engine.
 type registration struct {
 	agent     *agent.Agent
 	registrar *lease.Registrar

@@ -55,17 +55,22 @@ func TestWrappedEnginesPublish(t *testing.T) {
 	}
 }
 
-// An engine with a port in use would exit, so it is not started.
-func TestKVEventPort_InUse(t *testing.T) {
+// An engine with a port in use would exit, or never answer, so it is not started.
+func TestEnginePort_InUse(t *testing.T) {
 	t.Parallel()
-	used := taken(t)
-	var out bytes.Buffer
-	args := []string{
-		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "/no/such/vllm", "--port", "1",
-		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"endpoint":"tcp://*:%d"}`, used),
-	}
-	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), setup.ErrEventsTaken.Error()+" (:"+strconv.Itoa(used)+")") {
-		t.Errorf("exit %d\n%s", code, &out)
+	used := strconv.Itoa(taken(t))
+	for want, command := range map[string][]string{
+		setup.ErrEventsTaken.Error() + " (:" + used + ")": {
+			"/no/such/vllm", "--port", "1", "--kv-events-config", `{"enable_kv_cache_events":true,"endpoint":"tcp://*:` + used + `"}`,
+		},
+		setup.ErrSideTaken.Error() + " (localhost:" + used + ")": {
+			"env", setup.EnvSidePort + "=" + used, "/no/such/vllm", "--port", "1", "--kv-transfer-config", nixlProducer,
+		},
+	} {
+		var out bytes.Buffer
+		args := append([]string{"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--"}, command...)
+		code := run(t.Context(), args, &out, &out)
+		assert.True(t, code == 1 && strings.Contains(out.String(), want), "exit %d, want %s\n%s", code, want, &out)
 	}
 }
 
@@ -83,20 +88,6 @@ func TestWrappedEngine_SideChannel(t *testing.T) {
 	w.log.awaits(t, "engine's side channel "+port+"\n")
 	w.send(t, syscall.SIGTERM)
 	w.exits(t, 7)
-}
-
-// Two engines with the same side channel: the second one would never answer.
-func TestSideChannel_PortInUse(t *testing.T) {
-	t.Parallel()
-	used := taken(t)
-	var out bytes.Buffer
-	args := []string{
-		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "env", setup.EnvSidePort + "=" + strconv.Itoa(used),
-		"/no/such/vllm", "--port", "1", "--kv-transfer-config", nixlProducer,
-	}
-	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), setup.ErrSideTaken.Error()+" (localhost:"+strconv.Itoa(used)+")") {
-		t.Errorf("exit %d\n%s", code, &out)
-	}
 }
 
 // Two Mooncake prefill engines with the same bootstrap port: the second is not

@@ -125,12 +125,7 @@ func TestChild_DiesWithParent(t *testing.T) {
 			require.NoError(t, p.Signal(syscall.SIGKILL))
 			<-p.Exited()
 			if how == "with" {
-				testkit.Eventually(t, patience, func() error {
-					if alive(child) {
-						return fmt.Errorf("%d lives on", child)
-					}
-					return nil
-				})
+				testkit.EventuallyTrue(t, patience, func() bool { return !alive(child) }, "the child has ended")
 				return
 			}
 			// The child has a separate process group, so this process's sweep does not end it.

@@ -104,12 +104,7 @@ func waitReady(t *testing.T, cli *clientv3.Client, k instance.Key) (rec *instanc
 
 func waitGone(t *testing.T, cli *clientv3.Client, k instance.Key) {
 	t.Helper()
-	testkit.Eventually(t, soon, func() error {
-		if rec := record(t, cli, k); rec != nil {
-			return fmt.Errorf("%s is %s", k, rec.State)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, func() *instance.Record { return record(t, cli, k) }, func(rec *instance.Record) bool { return rec == nil })
 }
 
 func key(role instance.Role, s *fakevllm.Server) instance.Key {
@@ -203,12 +198,7 @@ func TestBridgeEnds(t *testing.T) {
 	rec := record(t, cli, k)
 	assert.True(t, rec != nil && rec.State == instance.Ready, "after the end of the bridge: %+v", rec)
 	b, stop = bridge(t, cli, endpoint, "host-1")
-	testkit.Eventually(t, soon, func() error {
-		if rec := record(t, cli, k); rec == nil || rec.ID != was.ID {
-			return fmt.Errorf("it came back as %+v, was %s", rec, was.ID)
-		}
-		return nil
-	})
+	testkit.Until(t, soon, func() *instance.Record { return record(t, cli, k) }, func(rec *instance.Record) bool { return rec != nil && rec.ID == was.ID })
 	_ = b
 	stop()
 	waitGone(t, cli, k)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"os/exec"
@@ -16,12 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/cli/background"
 	"github.com/pdmesh/pdmesh/internal/discovery/embedetcd"
-	"github.com/pdmesh/pdmesh/internal/discovery/store"
-	"github.com/pdmesh/pdmesh/internal/discovery/watch"
-	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
@@ -294,34 +288,4 @@ func TestGatewayOff(t *testing.T) {
 	require.Equal(t, 404, status, "debug")
 	_, err := etcdtest.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b")
 	require.NoError(t, err)
-}
-
-// A watcher sees a node that registers with curl alone, also if another key has an invalid value.
-func TestWatcherSeesGatewayRegistration(t *testing.T) {
-	t.Parallel()
-	s := start(t, config(t, "127.0.0.1:0"))
-	cli := members.Dial(t, s.Endpoint())
-	l := members.Layout(t)
-	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
-	defer background.Start(t.Context(), w.Run)()
-	for key, value := range map[string]string{"/pd/prefill/127.0.0.1:8100": "", "/pd/decode/127.0.0.1:8200": "127.0.0.1:8200", "/pd/decode/127.0.0.1:8201": "{"} {
-		status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"`+b64(value)+`"}`, nil)
-		require.Equal(t, 200, status, body)
-	}
-	testkit.Eventually(t, time.Minute, func() error {
-		snap := w.Snapshot()
-		p, d := snap.Usable(instance.Prefill), snap.Usable(instance.Decode)
-		if len(p) != 1 || len(d) != 1 || len(snap.All()) != 3 {
-			return fmt.Errorf("%d prefill and %d decode instances of %d", len(p), len(d), len(snap.All()))
-		}
-		return nil
-	})
-	in, ok := w.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: "127.0.0.1:8201"})
-	require.True(t, ok && in.View == instance.Rejected && in.Reason != "", "%+v", in)
-}
-
-type answering struct{}
-
-func (answering) Probe(context.Context, *instance.Instance) (instance.Facts, error) {
-	return instance.Facts{Models: []string{"m"}}, nil
 }

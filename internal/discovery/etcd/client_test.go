@@ -142,12 +142,7 @@ func TestUser_Unreachable(t *testing.T) {
 			with := dials(etcd.Config{TLS: trusting, Log: log, Username: "pd", Password: "secret"}, c.answer)
 			without := dials(etcd.Config{TLS: trusting}, c.answer)
 			const rounds = 6 // of gRPC's backoff
-			testkit.Eventually(t, members.Soon, func() error {
-				if a, b := with.Load(), without.Load(); min(a, b) < rounds {
-					return fmt.Errorf("%d and %d dials", a, b)
-				}
-				return nil
-			})
+			testkit.EventuallyTrue(t, members.Soon, func() bool { return min(with.Load(), without.Load()) >= rounds }, "dials")
 			a, b := with.Load(), without.Load()
 			assert.LessOrEqual(t, a, 3*b, "%d dials with a user, %d without", a, b)
 			logged := 0

@@ -1,7 +1,6 @@
 package etcd_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -37,12 +36,7 @@ func TestIdleConnection_NotPinged(t *testing.T) {
 	resp := <-events
 	require.NoError(t, resp.Err(), resp.Err())
 	sent := func(i int) int64 { return links[i].Passed(testkit.ToServer) }
-	testkit.Eventually(t, members.Soon, func() error { // both connections are ready
-		if sent(0) < setupSize || sent(1) < setupSize {
-			return fmt.Errorf("sent %d and %d bytes", sent(0), sent(1))
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return min(sent(0), sent(1)) >= setupSize }, "both connections are ready")
 	used, idle := 0, 1 // the connection of the watch has sent more
 	if sent(1) > sent(0) {
 		used, idle = 1, 0

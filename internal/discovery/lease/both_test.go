@@ -37,12 +37,7 @@ func TestRegistrarBoth(t *testing.T) {
 		{ID: "B", KVRole: "kv_both", State: instance.Draining},
 	} {
 		r.Set(rec)
-		testkit.Eventually(t, members.Soon, func() error {
-			if !r.Arrived() {
-				return fmt.Errorf("record %d has not arrived: %+v", i, r.Status())
-			}
-			return nil
-		})
+		testkit.EventuallyTrue(t, members.Soon, r.Arrived, "arrival of record ", i)
 		p, d, s := members.RawKey(t, cli, members.Prefill(bothAddress)), members.RawKey(t, cli, members.Decode(bothAddress)), r.Status()
 		switch {
 		case p == nil || d == nil || p.ModRevision != d.ModRevision || p.CreateRevision != d.CreateRevision || p.ModRevision != s.ModRevision:
@@ -233,12 +228,7 @@ func TestBothOneKeyDeleted(t *testing.T) {
 	t.Parallel()
 	f := newBothFleet(t, 4)
 	members.Del(t, f.cli, members.Layout(t).Instance(members.Prefill(f.addresses[0])))
-	testkit.Eventually(t, members.Soon, func() error {
-		if _, there := f.w.Snapshot().Lookup(members.Prefill(f.addresses[0])); there {
-			return fmt.Errorf("%s is still there", members.Prefill(f.addresses[0]))
-		}
-		return nil
-	})
+	members.WaitFor(t, f.w, members.Prefill(f.addresses[0]), nil)
 	in, ok := f.w.Snapshot().Lookup(members.Decode(f.addresses[0]))
 	assert.True(t, ok && in.Usable() && in.View == "", "the other membership is %+v", in)
 }

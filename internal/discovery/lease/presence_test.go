@@ -36,52 +36,38 @@ func TestPresence(t *testing.T) {
 		Report:  func() (r lease.Report) { return r },
 	})
 	stop := background.Start(t.Context(), p.Run)
-	list := func(check func([]lease.ProxyPresence) error) {
-		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			got, err := store.Reader.Proxies(t.Context())
-			if err != nil {
-				return err
-			}
-			return check(got)
-		})
-	}
-	var first int64
-	list(func(ps []lease.ProxyPresence) error {
-		if len(ps) != 1 || ps[0].ID != "p1" || ps[0].Applied != 7 || ps[0].Address != "127.0.0.1:8000" || !slices.Equal(ps[0].Documents, schema.Folders()) {
-			return fmt.Errorf("%+v", ps)
-		}
-		first = ps[0].Revision
-		return nil
+	first := published(t, store, func(p *lease.ProxyPresence) bool {
+		return p.ID == "p1" && p.Applied == 7 && p.Address == "127.0.0.1:8000" && slices.Equal(p.Documents, schema.Folders())
 	})
 	mu.Lock()
 	applied = 9
 	mu.Unlock()
-	list(func(ps []lease.ProxyPresence) error {
-		if len(ps) != 1 || ps[0].Applied != 9 || ps[0].Revision == first {
-			return fmt.Errorf("%+v", ps)
-		}
-		return nil
-	})
+	published(t, store, func(p *lease.ProxyPresence) bool { return p.Applied == 9 && p.Revision != first.Revision })
 	// A lost lease is replaced.
 	resp, err := cli.Get(t.Context(), l.Proxy("p1"))
 	require.NoError(t, err)
 	old := resp.Kvs[0].Lease
 	_, err = cli.Revoke(t.Context(), clientv3.LeaseID(old))
 	require.NoError(t, err)
-	list(func(ps []lease.ProxyPresence) error {
-		if len(ps) != 1 {
-			return fmt.Errorf("%+v", ps)
-		}
-		return nil
-	})
+	published(t, store, func(*lease.ProxyPresence) bool { return true })
 	stop()
-	list(func(ps []lease.ProxyPresence) error {
-		if len(ps) != 0 {
-			return fmt.Errorf("%+v", ps)
+	testkit.EventuallyTrue(t, members.Soon, func() bool {
+		ps, err := store.Reader.Proxies(t.Context())
+		return err == nil && len(ps) == 0
+	}, "the presence outlives its proxy")
+}
+
+// published waits until etcd has the presence of one proxy, as wanted.
+func published(t testing.TB, st *store.Store, want func(*lease.ProxyPresence) bool) *lease.ProxyPresence {
+	t.Helper()
+	var ps []lease.ProxyPresence
+	testkit.Eventually(t, members.Soon, func() (err error) {
+		if ps, err = st.Reader.Proxies(t.Context()); err != nil || len(ps) != 1 || !want(&ps[0]) {
+			return fmt.Errorf("%+v, %v", ps, err)
 		}
 		return nil
 	})
+	return &ps[0]
 }
 
 // The report of a proxy is written when it changes, also if neither its revision nor its lease changes.
@@ -103,15 +89,8 @@ func TestPresence_Findings(t *testing.T) {
 	defer background.Start(t.Context(), p.Run)()
 	says := func(key, want string) {
 		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			ps, err := store.Reader.Proxies(t.Context())
-			if err != nil {
-				return err
-			}
-			if len(ps) != 1 || ps[0].Unverified == nil || ps[0].Unverified[key] != want || ps[0].Connector != "nixl" {
-				return fmt.Errorf("%+v", ps)
-			}
-			return nil
+		published(t, store, func(p *lease.ProxyPresence) bool {
+			return p.Unverified != nil && p.Unverified[key] == want && p.Connector == "nixl"
 		})
 	}
 	const key = "decode/10.0.0.7:1"
@@ -146,18 +125,9 @@ func TestPresence_Notices(t *testing.T) {
 	defer background.Start(t.Context(), p.Run)()
 	says := func(begin string) (revision int64) {
 		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			ps, err := store.Reader.Proxies(t.Context())
-			if err != nil {
-				return err
-			}
-			if len(ps) != 1 || len(ps[0].Notices) != 1 || !strings.HasPrefix(ps[0].Notices[0], begin) {
-				return fmt.Errorf("%+v", ps)
-			}
-			revision = ps[0].Revision
-			return nil
-		})
-		return revision
+		return published(t, store, func(p *lease.ProxyPresence) bool {
+			return len(p.Notices) == 1 && strings.HasPrefix(p.Notices[0], begin)
+		}).Revision
 	}
 	first, before := says("a: "), asked.Load()
 	testkit.EventuallyTrue(t, members.Soon, func() bool { return asked.Load() >= before+20 },
@@ -188,14 +158,5 @@ func TestPresenceOfLargeFleet(t *testing.T) {
 		},
 	})
 	defer background.Start(t.Context(), p.Run)()
-	testkit.Eventually(t, members.Soon, func() error {
-		ps, err := store.Reader.Proxies(t.Context())
-		if err != nil {
-			return err
-		}
-		if len(ps) != 1 || len(ps[0].Instances) != len(all) {
-			return fmt.Errorf("%d proxies are present", len(ps))
-		}
-		return nil
-	})
+	published(t, store, func(p *lease.ProxyPresence) bool { return len(p.Instances) == len(all) })
 }

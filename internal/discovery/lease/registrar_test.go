@@ -245,23 +245,6 @@ func TestRegistrarStartRace(t *testing.T) {
 	}
 }
 
-func TestRegistrarNewIncarnation(t *testing.T) {
-	t.Parallel()
-	cli := etcdtest.Start(t).Client(t)
-	k := members.Prefill("10.0.0.1:8100")
-	r := members.Register(t, cli, members.RegistrarOptions(t, k))
-	r.Set(instance.Record{ID: "A"})
-	members.WaitPhase(t, r, lease.Registered)
-	r.Set(instance.Record{ID: "B"})
-	testkit.Eventually(t, members.Soon, func() error {
-		if raw := members.RawKey(t, cli, k); !strings.Contains(string(raw.Value), `"id":"B"`) || raw.Lease != r.Status().LeaseID {
-			return fmt.Errorf("%s", raw.Value)
-		}
-		return nil
-	})
-	require.EqualValues(t, 1, r.Status().Registrations)
-}
-
 // A record has not arrived while a concurrent change of the same keys
 // prevents its write: an agent that drains must not revoke its lease yet.
 func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
@@ -292,12 +275,7 @@ func TestRegistrarArrivedAfterConflictingWrite(t *testing.T) {
 	o.TTL = time.Hour
 	r = members.Register(t, cli, o)
 	r.Set(instance.Record{ID: "A"})
-	testkit.Eventually(t, members.Soon, func() error {
-		if !r.Arrived() {
-			return fmt.Errorf("%+v", r.Status())
-		}
-		return nil
-	})
+	testkit.EventuallyTrue(t, members.Soon, r.Arrived)
 	armed.Store(true)
 	r.Set(instance.Record{ID: "A", State: instance.Draining})
 	if <-arrived {

@@ -2,8 +2,8 @@ package loaddigest_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -206,23 +206,13 @@ func TestLoadsOfThree(t *testing.T) {
 		t.Error("Changed was not closed when a proxy left")
 	}
 	sums("a", 2, 10)
-	testkit.Eventually(t, members.Soon, func() error {
-		for _, p := range w.All() {
-			if p.Applied != 7 || p.Ignored != "" {
-				return fmt.Errorf("%+v", p)
-			}
-		}
-		return nil
+	testkit.Until(t, members.Soon, w.All, func(all []*loaddigest.ProxyLoad) bool {
+		return !slices.ContainsFunc(all, func(p *loaddigest.ProxyLoad) bool { return p.Applied != 7 || p.Ignored != "" })
 	})
 	// A digest of a newer schema is ignored, and shown as ignored.
 	members.Put(t, cli, members.Layout(t).Load("newer"), `{"v":2,"load":{"decode/d:1":{"in_flight":9}}}`)
-	testkit.Eventually(t, members.Soon, func() error {
-		for _, p := range w.All() {
-			if p.ID == "newer" && p.Ignored != "" {
-				return nil
-			}
-		}
-		return errors.New("it is not shown as ignored")
+	testkit.Until(t, members.Soon, w.All, func(all []*loaddigest.ProxyLoad) bool {
+		return slices.ContainsFunc(all, func(p *loaddigest.ProxyLoad) bool { return p.ID == "newer" && p.Ignored != "" })
 	})
 	sums("a", 2, 10)
 	// The key of a vanished proxy, and with it its share, is removed when its lease expires.
@@ -243,12 +233,8 @@ func TestPublish_DrainedAtOnce(t *testing.T) {
 	p := publishing(t, cli, "a", members.TTL, time.Hour)
 	says := func(applied int64, n int) {
 		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			all := w.All()
-			if len(all) != 1 || all[0].Applied != applied || len(all[0].Load) != n {
-				return fmt.Errorf("%+v", all)
-			}
-			return nil
+		testkit.Until(t, members.Soon, w.All, func(all []*loaddigest.ProxyLoad) bool {
+			return len(all) == 1 && all[0].Applied == applied && len(all[0].Load) == n
 		})
 	}
 	// The first poll may precede the lease.
@@ -275,17 +261,8 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 		p.set(3)
 		proxies = append(proxies, p)
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		all := w.All()
-		for _, p := range all {
-			if p.Applied != 3 {
-				return fmt.Errorf("%+v", p)
-			}
-		}
-		if len(all) != 5 {
-			return fmt.Errorf("%d digests", len(all))
-		}
-		return nil
+	testkit.Until(t, members.Soon, w.All, func(all []*loaddigest.ProxyLoad) bool {
+		return len(all) == 5 && !slices.ContainsFunc(all, func(p *loaddigest.ProxyLoad) bool { return p.Applied != 3 })
 	})
 	revision := func() int64 {
 		resp, err := cli.Get(t.Context(), "/pd/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
@@ -299,12 +276,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 		from = append(from, p.looks.Load())
 	}
 	for i, p := range proxies {
-		testkit.Eventually(t, members.Soon, func() error {
-			if n := p.looks.Load() - from[i]; n < 20 { // more than a TTL
-				return fmt.Errorf("%d looks", n)
-			}
-			return nil
-		})
+		testkit.Until(t, members.Soon, p.looks.Load, func(n int64) bool { return n >= from[i]+20 }) // more than a TTL
 	}
 	assert.Equal(t, before, revision(), "revision of etcd")
 	// A key that was deleted is written again.

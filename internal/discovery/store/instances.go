@@ -78,17 +78,12 @@ func (s *Instances) add(ctx context.Context, k instance.Key, reason string, outc
 	if err != nil {
 		return "", err
 	}
-	return combineOutcomes(outcomes), nil
-}
-
-// combineOutcomes returns the outcome of an add of several memberships: AlreadyThere if all were.
-func combineOutcomes(outcomes map[instance.Key]AddOutcome) AddOutcome {
 	for _, o := range outcomes {
 		if o != AlreadyThere {
-			return o
+			return o, nil
 		}
 	}
-	return AlreadyThere
+	return AlreadyThere, nil // all of them
 }
 
 // checkKeys is like CheckKey, but also accepts instance.Both.

@@ -158,6 +158,19 @@ func TestLiftAfterAnotherIntent(t *testing.T) {
 	}
 }
 
+// An order does not replace one that was given meanwhile: its keys would be kept.
+func TestOrderAfterAnother(t *testing.T) {
+	t.Parallel()
+	etcd := etcdtest.Start(t)
+	late, l := etcd.Client(t), members.Layout(t)
+	late.KV = &overtaken{KV: late.KV, write: func() {
+		assert.NoError(t, store.New(etcd.Client(t), l, "other").Kept.Order(t.Context(), schema.OrderForget, nil, ""))
+	}}
+	st := store.New(late, l, "late")
+	assert.ErrorIs(t, st.Kept.Order(t.Context(), schema.OrderForget, nil, ""), store.ErrConflict)
+	assert.NoError(t, st.Kept.Order(t.Context(), schema.OrderForget, nil, ""))
+}
+
 // An engine in both roles is drained in one transaction. For an engine
 // with a single role, the drain is refused with the name of that role, unless forced.
 func TestIntendBoth(t *testing.T) {
@@ -201,13 +214,7 @@ func TestIntent_EndsWithLease(t *testing.T) {
 	w := members.Watch(t, cli, watch.Options{Layout: l})
 	intent := func(want instance.Intent) {
 		t.Helper()
-		testkit.Eventually(t, 30*time.Second, func() error {
-			in, ok := w.Snapshot().Lookup(k)
-			if !ok || in.Intent != want {
-				return fmt.Errorf("%+v", in)
-			}
-			return nil
-		})
+		members.WaitFor(t, w, k, members.Is(func(in *instance.Instance) bool { return in.Intent == want }))
 	}
 	intent("")
 	done, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: 2 * time.Second})

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,7 +30,22 @@ func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason
 	for _, k := range keys {
 		o.Keys = append(o.Keys, k.String())
 	}
+	kvs, err := s.get(ctx, "read the last order", s.layout.Kept())
+	if err != nil {
+		return err
+	}
+	var was schema.Order
+	last := etcd.Single(kvs)
+	if last != nil && json.Unmarshal(last.Value, &was) == nil {
+		o.Earlier, was.Earlier, was.Revision = was.Earlier, nil, last.ModRevision
+		if was.Do == schema.OrderForget { // what was restored is in etcd, or was deleted since
+			o.Earlier = append(o.Earlier, was)
+		}
+	}
 	value, err := schema.Encode(o)
+	for ; errors.Is(err, schema.ErrTooLarge) && len(o.Earlier) > 0; value, err = schema.Encode(o) {
+		o.Earlier = o.Earlier[1:]
+	}
 	if err != nil {
 		return err
 	}
@@ -49,7 +65,12 @@ func (s *Kept) Order(ctx context.Context, do string, keys []instance.Key, reason
 		s.revokeUnused(ctx, lease)
 		return err
 	}
-	_, err = s.commit(ctx, do, nil, append(audit, clientv3.OpPut(s.layout.Kept(), string(value), clientv3.WithLease(lease))))
+	resp, err := s.commit(ctx, do, []clientv3.Cmp{etcd.Unchanged(s.layout.Kept(), last)},
+		append(audit, clientv3.OpPut(s.layout.Kept(), string(value), clientv3.WithLease(lease))))
+	if err == nil && !resp.Succeeded {
+		s.revokeUnused(ctx, lease)
+		return fmt.Errorf("%s: %w; try again", do, ErrConflict)
+	}
 	return err
 }
 

@@ -76,12 +76,9 @@ func TestAudit_MissedEvents(t *testing.T) {
 		want   func(*instance.Instance) error
 		others bool // other events arrive after the lost one
 	}{
-		{"a put", func(t *testing.T, cli *clientv3.Client, key string) { members.Put(t, cli, key, members.Ready+" ") }, func(in *instance.Instance) error {
-			if in.Version != 2 {
-				return fmt.Errorf("version %d", in.Version)
-			}
-			return nil
-		}, true},
+		{"a put", func(t *testing.T, cli *clientv3.Client, key string) { members.Put(t, cli, key, members.Ready+" ") }, members.Is(func(in *instance.Instance) bool {
+			return in.Version == 2
+		}), true},
 		{"a delete", func(t *testing.T, cli *clientv3.Client, key string) { members.Del(t, cli, key) }, nil, true},
 		{"a delete and all that follows", func(t *testing.T, cli *clientv3.Client, key string) { members.Del(t, cli, key) }, nil, false},
 	} {

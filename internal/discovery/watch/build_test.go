@@ -190,12 +190,7 @@ func TestWatcherEqualsList(t *testing.T) {
 	}
 	want, err := store.New(direct, l, "test").Reader.Snapshot(t.Context())
 	require.NoError(t, err)
-	testkit.Eventually(t, members.Soon, func() error {
-		if diff := cmp.Diff(want.All(), w.Snapshot().All(), cmpopts.EquateEmpty()); diff != "" {
-			return fmt.Errorf("%s", diff)
-		}
-		return nil
-	})
+	testkit.EventuallyEqual(t, members.Soon, func() string { return cmp.Diff(want.All(), w.Snapshot().All(), cmpopts.EquateEmpty()) }, "")
 }
 
 // Goroutines read snapshots while changes arrive. The race detector

@@ -151,15 +151,23 @@ func TestWipedWhileNotRunning(t *testing.T) {
 		members.WaitFor(t, w, r.root, members.Usable)
 		members.WaitFor(t, w, r.held, orphan)
 		members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
-		members.WaitFor(t, w, r.x, func(in *instance.Instance) error {
-			if in.Intent != instance.Removed {
-				return fmt.Errorf("%+v", in)
-			}
-			return nil
-		})
+		members.WaitFor(t, w, r.x, members.Is(func(in *instance.Instance) bool { return in.Intent == instance.Removed }))
 		require.Len(t, w.Status().Kept, 5)
 		stop()
 	}
+	// It follows all orders to forget that it has missed, and the last order.
+	st := store.New(cli, r.l, "test")
+	order := func(do string, k instance.Key) {
+		t.Helper()
+		require.NoError(t, st.Kept.Order(t.Context(), do, []instance.Key{k}, ""))
+	}
+	order(schema.OrderRestore, r.silent) // may be deleted since
+	order(schema.OrderForget, r.static)
+	order(schema.OrderForget, r.bare)
+	order(schema.OrderRestore, r.root)
+	w, _ := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+	testkit.EventuallyEqual(t, members.Soon, func() string { return fmt.Sprint(w.Status().State, w.Status().Kept) },
+		fmt.Sprint(watch.Live, []string{"override/" + r.x.String(), r.silent.String()}))
 }
 
 // A removed node may still register itself. After a restart, the proxy
@@ -169,12 +177,7 @@ func TestRemovedInstanceWithRecordAfterRestart(t *testing.T) {
 	r := newDiskRig(t)
 	cli := members.Dial(t, r.etcd.Endpoint())
 	intent := func(want instance.Intent) func(*instance.Instance) error {
-		return func(in *instance.Instance) error {
-			if in.Intent != want {
-				return fmt.Errorf("%+v", in)
-			}
-			return nil
-		}
+		return members.Is(func(in *instance.Instance) bool { return in.Intent == want })
 	}
 	leased(t, cli, r.l, r.x)
 	members.Put(t, cli, r.l.Override(r.static), `{"v":1,"state":"drain"}`)

@@ -1,7 +1,6 @@
 package watch_test
 
 import (
-	"fmt"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -13,12 +12,7 @@ import (
 
 // atRevision returns a check of the revision of an instance.
 func atRevision(rev int64) func(*instance.Instance) error {
-	return func(in *instance.Instance) error {
-		if in.ModRevision != rev {
-			return fmt.Errorf("%s is at revision %d, want %d", in.Key, in.ModRevision, rev)
-		}
-		return nil
-	}
+	return members.Is(func(in *instance.Instance) bool { return in.ModRevision == rev })
 }
 
 // pendings lists the pending adds of a snapshot.

@@ -75,12 +75,9 @@ func TestSecondServerOfAGroup_Restart(t *testing.T) {
 	members.Put(t, cli, l.Instance(k), `{"v":1,"models":["m"],"state":"ready"}`)
 	for _, life := range []string{"a", "b"} {
 		prober.Set(k.Address, instance.Facts{Models: []string{"m"}, EngineIDs: map[string]string{"8": life, "9": life + "_dp1"}})
-		members.WaitFor(t, w, k, func(in *instance.Instance) error {
-			if !in.Usable() || in.EngineID(1) != life+"_dp1" || in.Incarnation() != life {
-				return fmt.Errorf("%s %q, ids %v, life %s", in.View, in.Reason, in.Record.EngineIDs, in.Incarnation())
-			}
-			return nil
-		})
+		members.WaitFor(t, w, k, members.Is(func(in *instance.Instance) bool {
+			return in.Usable() && in.EngineID(1) == life+"_dp1" && in.Incarnation() == life
+		}))
 	}
 }
 
@@ -100,12 +97,9 @@ func TestReportedFacts_MayBeRefused(t *testing.T) {
 	k := members.Decode("127.0.0.1:8200")
 	prober.Set(k.Address, instance.Facts{Models: []string{"m"}, Version: "0.15.1"})
 	members.Put(t, cli, l.Instance(k), "")
-	members.WaitFor(t, w, k, func(in *instance.Instance) error {
-		if in.View != instance.Rejected || in.Reason != "too old" || in.Usable() {
-			return fmt.Errorf("%s: %s", in.View, in.Reason)
-		}
-		return nil
-	})
+	members.WaitFor(t, w, k, members.Is(func(in *instance.Instance) bool {
+		return in.View == instance.Rejected && in.Reason == "too old" && !in.Usable()
+	}))
 	prober.Set(k.Address, instance.Facts{Models: []string{"m"}, Version: "0.16.0"})
 	members.WaitFor(t, w, k, members.Usable)
 }
@@ -136,10 +130,5 @@ func TestOrphan_EngineIDsProbed(t *testing.T) {
 		return orphan(in)
 	})
 	prober.Set(k.Address, instance.Facts{})
-	testkit.Eventually(t, members.Soon, func() error {
-		if in, ok := w.Snapshot().Lookup(k); ok {
-			return fmt.Errorf("still there: %s %q", in.View, in.Reason)
-		}
-		return nil
-	})
+	members.WaitFor(t, w, k, nil)
 }

@@ -14,21 +14,33 @@ import (
 // Entries of a former store that the present one lacks are known only to the proxies.
 // An operator decides for all proxies, with one key, whether to restore or forget them.
 
-// applyOrder executes an order once. believed is false for an order that came with
-// a store that is new to this process: it was written for another loss.
+// applyOrder executes an order once, after those to forget that were missed before it. trusted is
+// false for an order that came with a store that is new to this process: it was written for another
+// loss.
 func (l *lost) applyOrder(kv *mvccpb.KeyValue, trusted bool) {
 	if kv == nil || kv.ModRevision <= l.order {
 		return
 	}
+	done := l.order
 	l.order, l.table.unsaved = kv.ModRevision, true
-	var cmd schema.Order
 	if !trusted {
 		return
 	}
-	if err := json.Unmarshal(kv.Value, &cmd); err != nil {
+	last := schema.Order{}
+	if err := json.Unmarshal(kv.Value, &last); err != nil {
 		l.w.log.WithField("error", err).Warn("cannot read an order for the proxies")
 		return
 	}
+	last.Revision = kv.ModRevision
+	for _, order := range append(last.Earlier, last) {
+		if order.Revision > done {
+			l.execute(&order)
+		}
+	}
+}
+
+// execute executes one order.
+func (l *lost) execute(cmd *schema.Order) {
 	wanted := map[instance.Key]*Kept{}
 	for _, e := range l.table.absent {
 		if e.absent.kind != kept || len(cmd.Keys) > 0 && !slices.Contains(cmd.Keys, e.Key.String()) {

@@ -83,12 +83,8 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 	members.Revoke(t, r.cli, r.ids[k])
 	members.WaitFor(t, r.w, k, orphan)
 	probes := r.prober.Count(k.Address)
-	testkit.Eventually(t, members.Soon, func() error { // it is probed repeatedly
-		if n := r.prober.Count(k.Address); n < probes+3 {
-			return fmt.Errorf("%d probes", n)
-		}
-		return nil
-	})
+	// It is probed repeatedly.
+	testkit.Until(t, members.Soon, func() int { return r.prober.Count(k.Address) }, func(n int) bool { return n >= probes+3 })
 	require.Equal(t, 1, r.w.Status().Orphans)
 	// The same incarnation registers under another lease.
 	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
@@ -100,12 +96,7 @@ func TestLostLease_MakesOrphan(t *testing.T) {
 	members.Revoke(t, r.cli, r.ids[k])
 	members.WaitFor(t, r.w, k, orphan)
 	members.Put(t, r.cli, r.l.Instance(k), `{"id":"B","models":["m"]}`, clientv3.WithLease(members.Lease(t, r.cli, 600)))
-	members.WaitFor(t, r.w, k, func(in *instance.Instance) error {
-		if in.Incarnation() != "B" || in.View != "" {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	})
+	members.WaitFor(t, r.w, k, members.Is(func(in *instance.Instance) bool { return in.Incarnation() == "B" && in.View == "" }))
 	testkit.EventuallyEqual(t, members.Soon, func() int { return r.w.Status().Orphans }, 0)
 }
 
@@ -234,12 +225,7 @@ func TestOrphanGrace_RequiresMajority(t *testing.T) {
 	for _, k := range r.keys[:3] {
 		members.WaitFor(t, r.w, k, orphan)
 		n := r.prober.Count(k.Address)
-		testkit.Eventually(t, members.Soon, func() error { // many times the grace
-			if c := r.prober.Count(k.Address); c < n+20 {
-				return fmt.Errorf("%d probes", c)
-			}
-			return nil
-		})
+		testkit.Until(t, members.Soon, func() int { return r.prober.Count(k.Address) }, func(c int) bool { return c >= n+20 }) // many times the grace
 	}
 }
 
@@ -291,12 +277,7 @@ func TestOrphanEndsRole(t *testing.T) {
 	prefill, decode := r.keys[0], members.Decode(r.keys[0].Address)
 	id := leased(t, r.cli, r.l, decode)
 	members.Put(t, r.cli, r.l.Override(decode), `{"v":1,"state":"drain","role":"prefill"}`)
-	only := func(in *instance.Instance) error {
-		if in.OnlyRole != instance.Prefill || in.Usable() {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	}
+	only := members.Is(func(in *instance.Instance) bool { return in.OnlyRole == instance.Prefill && !in.Usable() })
 	members.WaitFor(t, r.w, decode, only)
 	members.Revoke(t, r.cli, r.ids[prefill])
 	members.Revoke(t, r.cli, id)

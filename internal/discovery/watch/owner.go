@@ -195,7 +195,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 	// Not the header's revision, which is ahead of the delivered events while a watch catches
 	// up.
 	if last > o.table.revision {
-		o.table.advance(last)
+		o.table.revision = last
 		o.noteRevision(last)
 	}
 	o.reached = max(o.reached, last)

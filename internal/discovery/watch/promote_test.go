@@ -75,16 +75,13 @@ func TestPromotion_OnlyOneWins(t *testing.T) {
 		assert.Equal(t, 1, n, "%s was promoted %d times", address, n)
 	}
 	// The counters agree once all watchers have finished.
-	testkit.Eventually(t, members.Soon, func() error {
-		total := int64(0)
+	promotions := func() (total int64) {
 		for _, w := range watchers {
 			total += w.Status().Promotions
 		}
-		if total != rounds {
-			return fmt.Errorf("%d promotions counted, want %d", total, rounds)
-		}
-		return nil
-	})
+		return total
+	}
+	testkit.EventuallyEqual(t, members.Soon, promotions, rounds)
 }
 
 func TestPendingAdd_NotPromotable(t *testing.T) {

@@ -142,12 +142,7 @@ func TestOrphan_SilentKeptIfLast(t *testing.T) {
 	members.Revoke(t, cli, id)
 	missed := func(k instance.Key, n int) {
 		t.Helper()
-		testkit.Eventually(t, members.Soon, func() error {
-			if got := p.missed(k.Address); got < n {
-				return fmt.Errorf("%d probes of %s", got, k)
-			}
-			return nil
-		})
+		testkit.Until(t, members.Soon, func() int { return p.missed(k.Address) }, func(got int) bool { return got >= n })
 	}
 	missed(a, 6)
 	missed(b, 6)

@@ -334,9 +334,6 @@ func (t *table) mark(e *entry, a *absence) {
 	}
 }
 
-// advance notes that the table is complete up to revision.
-func (t *table) advance(revision int64) { t.revision = max(t.revision, revision) }
-
 // bad reports whether an entry cannot be used, as of the last view.
 func (e *entry) bad() bool { return e.problem != "" || e.in != nil && e.in.View == instance.Rejected }
 

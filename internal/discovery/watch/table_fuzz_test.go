@@ -60,7 +60,7 @@ func FuzzMembership(f *testing.F) {
 			case '!':
 				followed.load(keyValues(live), rev)
 			}
-			followed.advance(rev)
+			followed.revision = rev
 			view := followed.snapshot(facts).All()
 			for _, in := range view {
 				if in.View == instance.Rejected && in.Reason == "" || instance.Printable(in.Reason, 0) != in.Reason {

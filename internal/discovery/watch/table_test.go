@@ -43,10 +43,10 @@ func TestTableIsIdempotent(t *testing.T) {
 		{"delete from before the put", func() bool { return tb.remove(testKV(a, 0, 5)) }, false},
 		{"new put", func() bool { return tb.put(testKV(b, 11, 11)) }, true},
 		{"replayed put", func() bool { return tb.put(testKV(b, 11, 11)) }, false},
-		{"delete", func() bool { tb.advance(12); return tb.remove(testKV(a, 0, 12)) }, true},
+		{"delete", func() bool { tb.revision = 12; return tb.remove(testKV(a, 0, 12)) }, true},
 		{"replayed delete", func() bool { return tb.remove(testKV(a, 0, 12)) }, false},
 		{"replayed put of what was deleted", func() bool { return tb.put(testKV(a, 5, 5)) }, false},
-		{"put again", func() bool { tb.advance(13); return tb.put(testKV(a, 13, 13)) }, true},
+		{"put again", func() bool { tb.revision = 13; return tb.put(testKV(a, 13, 13)) }, true},
 		{"late delete", func() bool { return tb.remove(testKV(a, 0, 12)) }, false},
 		{"schema", func() bool { return tb.put(testKV("/pd/meta/schema", 14, 14)) }, false},
 		{"foreign", func() bool { return tb.put(testKV("/pd-old/prefill/10.0.0.3:1", 14, 14)) }, false},
@@ -90,7 +90,7 @@ func TestTableChangesEqualList(t *testing.T) {
 			live[key] = kv
 			changed.put(kv)
 		}
-		changed.advance(rev)
+		changed.revision = rev
 		before := changed.snapshot(verify.Facts{}).All()
 		require.Equal(t, changed.snapshot(verify.Facts{}).All(), before,
 			"two views of the same table share nothing")

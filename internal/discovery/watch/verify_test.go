@@ -201,12 +201,7 @@ func TestObserveModels(t *testing.T) {
 	members.Put(t, cli, l.Instance(k), `{"models":["base"]}`)
 	in := members.WaitFor(t, w, k, members.Usable)
 	lists := func(want ...string) func(*instance.Instance) error {
-		return func(in *instance.Instance) error {
-			if !slices.Equal(in.Record.Models, want) {
-				return fmt.Errorf("models %q", in.Record.Models)
-			}
-			return nil
-		}
+		return members.Is(func(in *instance.Instance) bool { return slices.Equal(in.Record.Models, want) })
 	}
 	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base", "late"}})
 	in = members.WaitFor(t, w, k, lists("base", "late"))
@@ -216,12 +211,7 @@ func TestObserveModels(t *testing.T) {
 	w.ObserveModels(t.Context(), in, instance.Facts{Models: []string{"base", "late"}})
 	w.ObserveModels(t.Context(), &instance.Instance{Key: members.Decode("127.0.0.1:9")}, instance.Facts{Models: []string{"x"}})
 	members.Put(t, cli, l.Instance(k), `{"models":["base"],"weight":7}`)
-	in = members.WaitFor(t, w, k, func(in *instance.Instance) error {
-		if in.Weight() != 7 {
-			return fmt.Errorf("weight %d", in.Weight())
-		}
-		return nil
-	})
+	in = members.WaitFor(t, w, k, members.Is(func(in *instance.Instance) bool { return in.Weight() == 7 }))
 	if after := w.Snapshot(); after.Revision != before.Revision+1 || !in.ServesModel("late") {
 		t.Errorf("revision %d after %d: %+v", after.Revision, before.Revision, in)
 	}

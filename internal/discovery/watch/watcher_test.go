@@ -90,12 +90,7 @@ func TestWatcher_AtomicTransactions(t *testing.T) {
 			require.True(t, resp.Succeeded)
 		}
 	}
-	testkit.Eventually(t, members.Soon, func() error {
-		if in, ok := w.Snapshot().Lookup(a); !ok || in.Version != 1 {
-			return fmt.Errorf("not there yet")
-		}
-		return nil
-	})
+	members.WaitFor(t, w, a, members.Is(func(in *instance.Instance) bool { return in.Version == 1 }))
 }
 
 func TestWatcherKeepsToItsPrefix(t *testing.T) {
@@ -208,12 +203,7 @@ func TestWatcherOverrides(t *testing.T) {
 	members.WaitFor(t, w, k, members.Usable)
 
 	intent := func(want instance.Intent, reason string) func(*instance.Instance) error {
-		return func(in *instance.Instance) error {
-			if in.Intent != want || !strings.Contains(in.Reason, reason) {
-				return fmt.Errorf("intent %q (%s)", in.Intent, in.Reason)
-			}
-			return nil
-		}
+		return members.Is(func(in *instance.Instance) bool { return in.Intent == want && strings.Contains(in.Reason, reason) })
 	}
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain","reason":"new disk","by":"ann\u0007"}`)
 	in := members.WaitFor(t, w, k, intent(instance.Drain, `drain by ann\u0007: new disk`))
@@ -273,12 +263,7 @@ func TestStatus_MatchesSnapshot(t *testing.T) {
 	})
 	for i := range longform.Count(100, 300) {
 		rev := members.Put(t, cli, l.Instance(members.Prefill(fmt.Sprintf("10.0.0.%d:8100", i%200+1))), members.Ready)
-		testkit.Eventually(t, members.Soon, func() error {
-			if at := w.Snapshot().Revision; at < rev {
-				return fmt.Errorf("at %d, want %d", at, rev)
-			}
-			return nil
-		})
+		testkit.Until(t, members.Soon, func() int64 { return w.Snapshot().Revision }, func(at int64) bool { return at >= rev })
 	}
 	close(quit)
 	looking.Wait()

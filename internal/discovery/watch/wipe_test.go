@@ -77,12 +77,9 @@ func TestWipedStore(t *testing.T) {
 			}
 			members.WaitFor(t, w, fresh, members.Usable)
 			members.WaitFor(t, w, held, orphan)
-			in := members.WaitFor(t, w, out, func(in *instance.Instance) error {
-				if in.Intent != instance.Removed || in.Usable() {
-					return fmt.Errorf("%+v", in)
-				}
-				return nil
-			})
+			in := members.WaitFor(t, w, out, members.Is(func(in *instance.Instance) bool {
+				return in.Intent == instance.Removed && !in.Usable()
+			}))
 			assert.NotEqual(t, "", in.Reason, "no reason")
 			if s := w.Status(); s.Epochs == 0 || !slices.Equal(s.Kept, []string{"override/prefill/" + out.Address, "prefill/" + static.Address, "prefill/" + bare.Address}) {
 				t.Fatalf("status: %+v", s)
@@ -105,12 +102,7 @@ func TestWipedStore(t *testing.T) {
 				t.Fatalf("%+v", in)
 			}
 			require.NoError(t, store.New(direct, l, "test").Kept.Order(t.Context(), schema.OrderRestore, nil, "all"))
-			members.WaitFor(t, second, out, func(in *instance.Instance) error {
-				if in.Intent != instance.Removed {
-					return fmt.Errorf("%+v", in)
-				}
-				return nil
-			})
+			members.WaitFor(t, second, out, members.Is(func(in *instance.Instance) bool { return in.Intent == instance.Removed }))
 			members.WaitStatus(t, w, func(s watch.Status) bool { return len(s.Kept) == 0 })
 			// An add in the new store is deliberate.
 			_, err = store.New(direct, l, "test").Instances.Remove(t.Context(), out, "")
@@ -154,25 +146,15 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 	w := members.Watch(t, cli, o)
 	intent := func(k instance.Key, want instance.Intent) {
 		t.Helper()
-		members.WaitFor(t, w, k, func(in *instance.Instance) error {
-			if in.Intent != want {
-				return fmt.Errorf("%+v", in)
-			}
-			return nil
-		})
+		members.WaitFor(t, w, k, members.Is(func(in *instance.Instance) bool { return in.Intent == want }))
 	}
 	intent(a, instance.Drain)
 	intent(b, instance.Drain)
 	members.WaitState(t, w, watch.Live)
 	etcd.Wipe()
 	etcd.Restart()
-	testkit.Eventually(t, members.Soon, func() error {
-		s := w.Status()
-		if want := []string{"decode/" + a.Address, "decode/" + b.Address, "override/decode/" + b.Address}; !slices.Equal(s.Kept, want) {
-			return fmt.Errorf("kept %v, want %v", s.Kept, want)
-		}
-		return nil
-	})
+	want := []string{"decode/" + a.Address, "decode/" + b.Address, "override/decode/" + b.Address}
+	members.WaitStatus(t, w, func(s watch.Status) bool { return slices.Equal(s.Kept, want) })
 	intent(a, "")
 	intent(b, instance.Drain)
 	var dropped []string
@@ -182,7 +164,7 @@ func TestTemporaryIntent_NotKept(t *testing.T) {
 		}
 	}
 	slices.Sort(dropped)
-	want := []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}
+	want = []string{"models/chat", "override/decode/" + a.Address, "pending/decode/" + waiting.Address}
 	assert.True(t, slices.Equal(dropped, want), "the log has %v as dropped, want %v", dropped, want)
 }
 
@@ -238,12 +220,9 @@ func TestKeptIntent_NotReplaced(t *testing.T) {
 	published(2)
 	assert.ErrorIs(t, weigh(drained), store.ErrIntent, "a weight in place of a kept drain")
 	assert.ErrorIs(t, drain(weighted), store.ErrIntent, "a drain in place of a kept weight")
-	both := func(in *instance.Instance) error {
-		if in.Intent != instance.Drain || in.Record.Weight == nil || *in.Record.Weight != weight {
-			return fmt.Errorf("%+v", in)
-		}
-		return nil
-	}
+	both := members.Is(func(in *instance.Instance) bool {
+		return in.Intent == instance.Drain && in.Record.Weight != nil && *in.Record.Weight == weight
+	})
 	require.NoError(t, st.Kept.Order(t.Context(), schema.OrderRestore, nil, ""))
 	published(0)
 	require.NoError(t, weigh(drained))

@@ -97,12 +97,7 @@ func TestAdd_Pending(t *testing.T) {
 	outcome, err = r.svc.Add(t.Context(), key(address), 2)
 	require.True(t, err == nil && outcome == httpapi.Waiting, "Add after Remove: %v, %v", outcome, err)
 	fakevllm.StartTest(t, fakevllm.Options{Addr: address})
-	testkit.Eventually(t, time.Minute, func() error {
-		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() || in.Ranks() != 2 {
-			return errors.New("not promoted with its ranks")
-		}
-		return nil
-	})
+	members.WaitFor(t, r.watcher, key(address), members.Is(func(in *instance.Instance) bool { return in.Usable() && in.Ranks() == 2 }))
 }
 
 // Two proxies with separate instances wait for the same instance. If one withdraws its
@@ -275,12 +270,7 @@ func TestRoleOfOrphan(t *testing.T) {
 	require.NoError(t, err)
 	shown := func(view instance.View) {
 		t.Helper()
-		testkit.Eventually(t, time.Minute, func() error {
-			if in, ok := r.watcher.Snapshot().Lookup(k); !ok || in.View != view {
-				return fmt.Errorf("%+v", in)
-			}
-			return nil
-		})
+		members.WaitFor(t, r.watcher, k, members.HasView(view))
 	}
 	shown("")
 	_, err = cli.Revoke(t.Context(), granted.ID)

@@ -190,6 +190,16 @@ func Usable(in *instance.Instance) error {
 	return nil
 }
 
+// Is returns a check of an instance for WaitFor.
+func Is(want func(*instance.Instance) bool) func(*instance.Instance) error {
+	return func(in *instance.Instance) error {
+		if !want(in) {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	}
+}
+
 // HasView returns a check of the view of an instance.
 func HasView(v instance.View) func(*instance.Instance) error {
 	return func(in *instance.Instance) error {

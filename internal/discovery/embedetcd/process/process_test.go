@@ -202,5 +202,3 @@ func TestEtcd_ExitsWithProxy(t *testing.T) {
 	_ = parent.Wait()
 	testkit.EventuallyEqual(t, soon, func() int { return pid(t, dir) }, 0, "process that is left")
 }
-
-var errNotEnded = errors.New("it has not ended")

@@ -35,12 +35,7 @@ func TestNoDescriptors(t *testing.T) {
 	cli := etcdtest.Client(t, h.Endpoint())
 	members.Put(t, cli, "/k", "v")
 	limit(t, cfg.DataDir, unix.RLIMIT_NOFILE, 3)
-	testkit.Eventually(t, soon, func() error {
-		if h.State().Ends == 0 {
-			return errNotEnded
-		}
-		return nil
-	})
+	testkit.Until(t, soon, h.State, func(s process.State) bool { return s.Ends != 0 })
 	testkit.Eventually(t, soon, runs(h))
 	resp, err := cli.Get(t.Context(), "/k")
 	assert.True(t, err == nil && len(resp.Kvs) == 1, "%+v, %v", resp, err)
