@@ -97,3 +97,28 @@ func Some(names []string) string {
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
+
+// Advice is the recommended number of instances for a role of a model.
+type Advice struct {
+	Model     string  `json:"model"`
+	Role      Role    `json:"role"`
+	Instances float64 `json:"instances"` // usable; one in both roles counts half in each
+	Pressure  float64 `json:"pressure"`  // in units of the target; above 1 the target is missed
+	Fewer     float64 `json:"pressure_with_one_fewer"`
+	Wanted    int     `json:"wanted"`
+	Known     bool    `json:"known"` // whether enough requests were measured; if not, Wanted is Instances
+	Reason    string  `json:"reason"`
+}
+
+// Warning returns a problem of an instance that serves, "" if there is none. connector is
+// the dialect of instances whose record names none.
+func (i *Instance) Warning(connector string) string {
+	if i.Record.Connector != "" {
+		connector = i.Record.Connector
+	}
+	if i.Record.Transfer != TransferNIXL || connector == "" || strings.Contains(strings.ToLower(connector), TransferNIXL) {
+		return ""
+	}
+	return "its engine transfers KV caches by NIXL, but the proxy uses the connector " + Printable(connector, 40) +
+		": no cache is transferred, and decode computes each prompt again; set --connector nixl"
+}

@@ -2,6 +2,7 @@ package instance
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -265,5 +266,76 @@ func (i *Instance) List() Listing {
 		ID: Printable(i.Incarnation(), 128), Models: models, ModelsTruncated: i.Record.ModelsTruncated,
 		Connector: Printable(i.Record.Connector, 64), Weight: i.Record.Weight, Source: Printable(i.Record.Source, 32),
 		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision, StartedAt: i.Record.StartedAt,
+	}
+}
+
+// Changes calls f for every membership and every pending add that differs between two
+// snapshots, in the order of snapshots. was is nil for an added entry, is for a removed
+// one. A membership and a pending add of the same key are different entries. Entries that
+// both snapshots share are compared by pointer. A nil snapshot is empty.
+func Changes(before, after *Snapshot, f func(was, is *Instance)) {
+	var a, b []*Instance
+	if before != nil {
+		a = before.all
+	}
+	if after != nil {
+		b = after.all
+	}
+	for len(a) > 0 || len(b) > 0 {
+		order := 0
+		switch {
+		case len(a) == 0:
+			order = 1
+		case len(b) == 0:
+			order = -1
+		case a[0] != b[0]:
+			order = comparePlaces(a[0], b[0])
+		}
+		var was, is *Instance
+		if order <= 0 {
+			was, a = a[0], a[1:]
+		}
+		if order >= 0 {
+			is, b = b[0], b[1:]
+		}
+		if was != is {
+			f(was, is)
+		}
+	}
+}
+
+// Source provides the current membership.
+type Source interface{ Snapshot() *Snapshot }
+
+// Follow calls f with the current snapshot and then with each newer one, until ctx ends. prev
+// is the snapshot of the previous call, nil in the first one. Snapshots that were superseded while
+// f ran are skipped; the newest one never is. Follow starts no goroutine: f is not called after
+// Follow has returned.
+func Follow(ctx context.Context, source func() *Snapshot, f func(prev, next *Snapshot)) {
+	var prev *Snapshot
+	Await(ctx, source, func(s *Snapshot) bool {
+		f(prev, s)
+		prev = s
+		return false
+	})
+}
+
+// Await blocks until met returns true for the current snapshot of source, and returns true; or
+// until ctx ends, and returns false. It calls met once for each snapshot that it observes, at
+// least for the one that is current when it is called.
+func Await(ctx context.Context, source func() *Snapshot, met func(*Snapshot) bool) bool {
+	for {
+		s := source()
+		if met(s) {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.Changed():
+		}
+		if ctx.Err() != nil {
+			return false
+		}
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
+	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/cli/version"
 	"github.com/pdmesh/pdmesh/internal/engine/lmcache"
 	"github.com/pdmesh/pdmesh/internal/engine/mooncake"
 	"github.com/pdmesh/pdmesh/internal/engine/vllmargs"
@@ -280,4 +282,15 @@ func (f *facts) record(rec *instance.Record, dialect string) {
 		rank := strconv.Itoa(n)
 		rec.EngineIDs[rank] = id + "_dp" + rank // as vLLM names its ranks
 	}
+}
+
+// Record returns the record of the instance from settings and facts.
+func (c *Config) Record() instance.Record {
+	rec := c.Facts
+	rec.Connector, rec.HostID, rec.Agent, rec.Labels = c.connector, c.HostID, "pd-agent/"+version.Version, c.labels
+	rec.Ports = c.Side.shown(rec.Ports)
+	if strings.HasPrefix(c.Engine, "https://") {
+		rec.Scheme = "https"
+	}
+	return rec
 }

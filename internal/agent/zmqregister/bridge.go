@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -207,4 +208,55 @@ func (b *Bridge) lose(m *member, why string) {
 	b.counts.lost.Add(1)
 	m.log.Warn(why + ": removing the instance")
 	m.leave()
+}
+
+// Counts are the counters of a Bridge since it was bound.
+type Counts struct {
+	Instances int64 // registered now, or about to be
+	// Pings is the number of accepted pings, Refused that of other messages: invalid, or of an
+	// engine that cannot be registered.
+	Pings, Refused int64
+	// Registrations is the number of registrations begun, Lost that of those ended: the pings
+	// ended, or the engine returned with other addresses.
+	Registrations, Lost int64
+}
+
+// counts has the counters of Counts.
+type counts struct{ instances, pings, refused, registrations, lost atomic.Int64 }
+
+// Counts returns the counters. It is safe for concurrent use.
+func (b *Bridge) Counts() Counts {
+	c := &b.counts
+	return Counts{
+		Instances: c.instances.Load(), Pings: c.pings.Load(), Refused: c.refused.Load(),
+		Registrations: c.registrations.Load(), Lost: c.lost.Load(),
+	}
+}
+
+// warnings logs invalid messages of peers. Peers repeat them every three seconds, so each text is
+// logged once a minute for each host.
+type warnings struct {
+	log logrus.FieldLogger
+
+	mu     sync.Mutex // guards the fields below
+	minute rate.Sometimes
+	logged map[string]bool // in this minute
+}
+
+// maxLogged bounds the warnings in a minute.
+const maxLogged = 1024
+
+func (w *warnings) warn(remote string, err error) {
+	host, _, _ := net.SplitHostPort(remote)
+	text := instance.Printable(err.Error(), 400)
+	w.mu.Lock()
+	w.minute.Do(func() { w.logged = make(map[string]bool) })
+	due := !w.logged[host+" "+text] && len(w.logged) < maxLogged
+	if due {
+		w.logged[host+" "+text] = true
+	}
+	w.mu.Unlock()
+	if due {
+		w.log.WithField("remote", host).Warn("registration by ZeroMQ: " + text)
+	}
 }

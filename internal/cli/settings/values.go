@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/netip"
@@ -8,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // Assign reads raw, a string or the []string of a YAML list, into the field
@@ -110,4 +113,28 @@ func parsePrefixes(items []string) ([]netip.Prefix, error) {
 		out = append(out, prefix)
 	}
 	return out, nil
+}
+
+// JSONList is a list of names in the form of vLLM's options.
+type JSONList []string
+
+// parseJSONList parses ["a","b"] or a,b. An empty text is an empty list.
+func parseJSONList(s string) (JSONList, error) {
+	list := JSONList{}
+	switch s = strings.TrimSpace(s); {
+	case s == "":
+		return nil, nil
+	case s[0] == '[':
+		if err := json.Unmarshal([]byte(s), &list); err != nil {
+			return nil, fmt.Errorf("%w %q: must be a list such as [\"*\"]: %s", ErrValue, s, instance.JSONError(err))
+		}
+	default:
+		list = strings.Split(s, ",")
+	}
+	for i := range list {
+		if list[i] = strings.TrimSpace(list[i]); list[i] == "" {
+			return nil, fmt.Errorf("%w %q: an item of the list is empty", ErrValue, s)
+		}
+	}
+	return list, nil
 }

@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -164,5 +165,26 @@ func (a *Agents) conflicts(r *report) {
 		}
 		c.cured(&f, "drain")
 		r.add(f)
+	}
+}
+
+// unnotified matches the notices of proxies about a prefill instance whose notifications do
+// not arrive (package notice), with its address and the one at which they are expected.
+var unnotified = regexp.MustCompile(`^prefill (\S+) is bypassed: its LMCache notifications do not arrive; they are expected at (.+)$`)
+
+// notifications reports prefill instances whose notifications do not arrive at proxies.
+func (x Proxies) notifications(r *report) {
+	texts, by := x.reporters(func(p *Proxy) []string { return p.Notices }, unnotified.MatchString)
+	for _, text := range texts {
+		slices.Sort(by[text])
+		m := unnotified.FindStringSubmatch(text)
+		k := instance.Key{Role: instance.Prefill, Address: m[1]}
+		r.add(Finding{
+			Severity: Warning, Subject: k.String(), What: "its LMCache notifications do not arrive: requests bypass it",
+			Why: "they are expected at " + m[2] + "; reported by " + instance.Some(by[text]),
+			Cure: "set pd_proxy_host and pd_proxy_port in the engine's LMCache configuration to that address, leave pd_skip_proxy_notification off, " +
+				"and restart the engine; a firewall must let the port through (docs/connectors/lmcache.md)",
+			Commands: []string{r.pdctl("get", k.String())},
+		})
 	}
 }

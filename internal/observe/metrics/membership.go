@@ -158,3 +158,62 @@ func (h Hits) Register(reg prometheus.Registerer) {
 		})
 	}, scraped.New(name, "Tokens of prompts that a prefill instance has answered: asked (all), expected (in its cache, according to the policy), found (in its cache, according to the engine).", "instance", "what")))
 }
+
+// ModelRoutes returns the model routes at scrape time.
+type ModelRoutes func() []instance.ListedModelRoute
+
+// maxRouteTargets bounds the targets that have series.
+const maxRouteTargets = 256
+
+// Register registers the metrics.
+func (m ModelRoutes) Register(reg prometheus.Registerer) {
+	reg.MustRegister(scraped.Collector(func(emit scraped.Emit) {
+		n := 0
+		for _, r := range m() {
+			for _, t := range r.Targets {
+				if n++; n > maxRouteTargets {
+					return
+				}
+				emit("pd_model_route_requests_total", float64(t.Requests), r.Name, t.Target)
+				emit("pd_model_route_passed_over_total", float64(t.PassedOver), r.Name, t.Target)
+				emit("pd_model_route_usable_instances", float64(t.Prefill), r.Name, t.Target, string(instance.Prefill))
+				emit("pd_model_route_usable_instances", float64(t.Decode), r.Name, t.Target, string(instance.Decode))
+			}
+		}
+	},
+		scraped.New("pd_model_route_requests_total", "Requests that have ended, by model route and target.", "route", "target"),
+		scraped.New("pd_model_route_passed_over_total", "Requests that another target of the model route got, because this one could not serve them.", "route", "target"),
+		scraped.New("pd_model_route_usable_instances", "Instances that a target of a model route can use.", "route", "target", "role"),
+	))
+}
+
+// Roles is the source of the metrics about the load of roles, read at scrape time.
+type Roles struct {
+	Advice func() []instance.Advice
+	// Moves calls emit for the number of automatic changes to each role, by result.
+	Moves func(emit func(role instance.Role, result string, n int64))
+	Limit int // models with series
+}
+
+// Register registers the metrics.
+func (r Roles) Register(reg prometheus.Registerer) {
+	reg.MustRegister(scraped.Collector(r.read,
+		scraped.New("pd_role_pressure", "Predicted load of a role in units of its target, by the first model of the instances: above 1 the target is missed. Absent while too few requests were measured.", "role", "model"),
+		scraped.New("pd_instances_wanted", "Number of instances that a role should have. Absent while too few requests were measured.", "role", "model"),
+		scraped.New("pd_role_moves_total", "Automatic changes of roles by this proxy, by the new role and result: moved, advised (--auto-roles advise), failed.", "role", "result"),
+	))
+}
+
+func (r Roles) read(emit scraped.Emit) {
+	list := r.Advice()
+	for _, a := range list[:min(len(list), len(instance.Roles())*r.Limit)] {
+		if a.Known {
+			model := instance.Printable(a.Model, maxModelLabel)
+			emit("pd_role_pressure", a.Pressure, string(a.Role), model)
+			emit("pd_instances_wanted", float64(a.Wanted), string(a.Role), model)
+		}
+	}
+	r.Moves(func(role instance.Role, result string, n int64) {
+		emit("pd_role_moves_total", float64(n), string(role), result)
+	})
+}

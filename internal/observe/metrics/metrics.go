@@ -20,7 +20,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics/scraped"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // Metrics counts requests. It is safe for concurrent use.
@@ -290,3 +292,60 @@ func (m *Metrics) Media() { m.media.Inc() }
 
 // Asked counts an invalid request by the outcome of asking an engine for its error.
 func (m *Metrics) Asked(outcome string) { m.asked.WithLabelValues(outcome).Inc() }
+
+// Traces returns the number of spans that did not reach the collector.
+type Traces func() uint64
+
+// Register registers the metric.
+func (t Traces) Register(reg prometheus.Registerer) {
+	reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "pd_trace_spans_dropped_total", Help: "Spans that were dropped: their collector was too slow, or did not accept them.",
+	}, func() float64 { return float64(t()) }))
+}
+
+// Bodies returns the memory of request bodies at scrape time: the bytes in use, their limit, and the
+// number of requests that were refused because of it.
+type Bodies func() (held, limit, refused int64)
+
+// Register registers the metrics.
+func (b Bodies) Register(reg prometheus.Registerer) {
+	reg.MustRegister(scraped.Collector(func(emit scraped.Emit) {
+		held, limit, refused := b()
+		emit("pd_request_bodies_bytes", float64(held))
+		emit("pd_request_bodies_limit_bytes", float64(limit))
+		emit("pd_request_bodies_refused_total", float64(refused))
+	},
+		scraped.New("pd_request_bodies_bytes", "Memory of the request bodies that the proxy reads or may still send, and of large answers that it holds back."),
+		scraped.New("pd_request_bodies_limit_bytes", "Limit for this memory (--max-bodies-memory)."),
+		scraped.New("pd_request_bodies_refused_total", "Requests that were refused, or lost their answer, because this memory was full."),
+	))
+}
+
+// TLS is the source of the metrics about certificates, read at scrape time.
+type TLS struct {
+	Sources func() []certs.Status
+	Refused func() map[certs.Reason]int64 // clients' handshakes
+}
+
+// Register registers the metrics.
+func (t TLS) Register(reg prometheus.Registerer) {
+	reg.MustRegister(scraped.Collector(t.read,
+		scraped.New("pd_tls_certificate_expiry_timestamp_seconds", "Expiry of the active certificate or its CA certificate, whichever ends first; use is listener, engines, etcd or etcd_listener.", "use"),
+		scraped.New("pd_tls_files_rejected", "1 while changed certificate files are rejected and the previous certificate stays active.", "use"),
+		scraped.New("pd_tls_reloads_total", "Times that changed certificate files were loaded.", "use"),
+		scraped.New("pd_tls_handshakes_failed_total", "TLS handshakes of clients that failed, by reason.", "reason"),
+	))
+}
+
+func (t TLS) read(emit scraped.Emit) {
+	for _, s := range t.Sources() {
+		if !s.NotAfter.IsZero() {
+			emit("pd_tls_certificate_expiry_timestamp_seconds", float64(s.NotAfter.Unix()), s.Use)
+		}
+		emit("pd_tls_files_rejected", scraped.Truth(s.Problem != ""), s.Use)
+		emit("pd_tls_reloads_total", float64(s.Reloads), s.Use)
+	}
+	for reason, n := range t.Refused() {
+		emit("pd_tls_handshakes_failed_total", float64(n), string(reason))
+	}
+}

@@ -5,8 +5,10 @@ package session
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os/user"
 	"slices"
 	"time"
@@ -17,9 +19,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/discovery/access"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/transport/certs"
 )
 
 // Session is one run of pdctl.
@@ -160,3 +165,89 @@ func Actor() string {
 	}
 	return "pdctl:" + name
 }
+
+// Engines holds the settings for requests to engines: the API key and the TLS files.
+type Engines struct {
+	Files certs.Files
+	key   string
+	name  string
+}
+
+func (x *Engines) settings() settings.Table {
+	return settings.About("Engines",
+		settings.Setting{Name: "engine-api-key", Kind: settings.Text, Secret: true, Env: []string{"OPENAI_API_KEY"}, Usage: "API key of the engines; better set PD_ENGINE_API_KEY or OPENAI_API_KEY", Into: &x.key},
+		settings.Setting{Name: "engine-ca", Kind: settings.Text, Usage: "for engines with https: PEM file of the CAs of their certificates (default: the system's CAs)", Into: &x.Files.CA},
+		settings.Setting{Name: "engine-cert", Kind: settings.Text, Usage: "for engines with https: PEM file of the client certificate", Into: &x.Files.Cert},
+		settings.Setting{Name: "engine-key", Kind: settings.Text, Usage: "PEM file of the key of --engine-cert", Into: &x.Files.Key},
+		settings.Setting{Name: "engine-server-name", Kind: settings.Text, Usage: "name in the engines' certificates (default: the host of the address)", Into: &x.name},
+	)
+}
+
+// Register adds the flags to a command that queries engines.
+func (x *Engines) Register(fs *pflag.FlagSet) { x.settings().Register(fs) }
+
+// Client returns an HTTP client with these settings.
+func (x *Engines) Client() (*vllm.Client, error) {
+	if (x.Files.Cert == "") != (x.Files.Key == "") {
+		return nil, cli.Wrongf("set --engine-cert and --engine-key together")
+	}
+	source, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: x.Files, ServerName: x.name})
+	if err != nil {
+		return nil, cli.Wrongf("certificates for engines: %w", err)
+	}
+	return &vllm.Client{HTTP: &http.Client{Transport: vllm.SecureTransport(source.Client)}, APIKey: x.key}, nil
+}
+
+// Etcd holds the settings for the connection to etcd.
+type Etcd struct {
+	Endpoints    []string
+	Prefix       string
+	Username     string
+	PasswordFile string
+	TLS          access.TLS
+	Layout       schema.Layout // of the keys below Prefix
+
+	password string
+}
+
+func (e *Etcd) settings() settings.Table {
+	return settings.About("etcd",
+		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Default: "127.0.0.1:2379", Usage: "host:port of each etcd member, separated by commas, with https:// in front for TLS", Into: &e.Endpoints},
+		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys in etcd", Into: &e.Prefix},
+		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "etcd user", Into: &e.Username},
+		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "password of that user; better set PD_ETCD_PASSWORD", Into: &e.password},
+		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file whose first line is that password", Into: &e.PasswordFile},
+		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the CAs of etcd's certificate; turns TLS on (default: the system's CAs)", Into: &e.TLS.Files.CA},
+		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Usage: "PEM file of the client certificate for etcd", Into: &e.TLS.Files.Cert},
+		settings.Setting{Name: "etcd-key", Kind: settings.Text, Usage: "PEM file of the key of --etcd-cert", Into: &e.TLS.Files.Key},
+	)
+}
+
+// settle checks these settings and reads the password.
+func (e *Etcd) settle(from settings.Sources) error {
+	if (e.TLS.Files.Cert == "") != (e.TLS.Files.Key == "") {
+		return errors.New("set --etcd-cert and --etcd-key together")
+	}
+	var err error
+	if e.password, err = access.Password(e.password, e.PasswordFile); err != nil {
+		return from.Complain("etcd-password-file", err)
+	}
+	if (e.password == "") != (e.Username == "") {
+		return errors.New("set --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
+	}
+	out, https, err := access.ParseEndpoints(e.Endpoints)
+	switch {
+	case err != nil:
+		return from.Complain("etcd-endpoints", err)
+	case len(out) == 0:
+		return from.Complain("etcd-endpoints", errors.New("is empty: set host:port, e.g. 127.0.0.1:2379"))
+	}
+	e.Endpoints, e.TLS.On = out, https
+	if e.Layout, err = schema.NewLayout(e.Prefix); err != nil {
+		return from.Complain("etcd-prefix", err)
+	}
+	return nil
+}
+
+// Local reports whether every endpoint is on this machine's loopback.
+func (e *Etcd) Local() bool { return instance.AllLoopback(e.Endpoints) }
