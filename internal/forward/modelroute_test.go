@@ -362,7 +362,9 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 		t.Errorf("%s was passed over, and there is no other target", passed)
 	}
 	r.post(chatPath, chatOf("unknown", false)).check(t, http.StatusNotFound)
-	r.post(chatPath, strings.Replace(chatOf("none", false), "12", `"x"`, 1)).check(t, http.StatusBadRequest)
+	for limit, says := range map[string]string{`"x"`: `"param":"body.max_tokens"`, "0": "invalid max_tokens: "} { // vLLM checks 0 after the model
+		r.post(chatPath, strings.Replace(chatOf("split", false), "12", limit, 1)).require(t, http.StatusBadRequest, says)
+	}
 }
 
 // A request that continues a stored response goes to the target whose instance has it.
