@@ -180,12 +180,11 @@ func (c *call) parsed(req *request.Request, err error) bool {
 			c.flow.Session = c.h.opts.Sessions.ofBody(req)
 		}
 	}
-	if err != nil && c.h.routeOf(c.origin.Model) != nil {
-		c.answer.Refuse(err) // not sent to an engine: engines do not know the model
-		return false
-	}
 	if err != nil {
 		model := c.origin.Model
+		if c.h.routeOf(model) != nil {
+			c.origin.Model = "" // any engine; if it refuses only the name, the error is the proxy's
+		}
 		c.flow.Invalid(err)
 		c.origin.Model = model
 		return false

@@ -114,7 +114,7 @@ func TestModelRoute_AnswersWithItsName(t *testing.T) {
 	quoted, _ := json.Marshal(alias)
 	r, _ := startRoutes(t, []string{"new"}, map[string][]string{alias: {"100:new"}}, continuing)
 	script(t, r.D[0], fakevllm.Fault{
-		Kind: fakevllm.FaultStatus, Status: http.StatusOK, Path: "/v1/embeddings", Header: map[string]string{"Content-Type": "application/json"},
+		Kind: fakevllm.FaultStatus, Status: http.StatusOK, Path: "/v1/embeddings", Header: map[string]string{"Content-Type": "application/json", "Metadata": `{"id": "embd-1", "model": "new"}`},
 		Body: `{"id":"embd-1","object":"list","created":1,"model":"new","data":[{"index":0,"embedding":[` + strings.Repeat("0.25,", 20_000) + `1]}],"usage":{"prompt_tokens":2}}`,
 	})
 	for _, c := range []struct{ path, body string }{
@@ -134,9 +134,10 @@ func TestModelRoute_AnswersWithItsName(t *testing.T) {
 				t.Errorf("%s: %d, %v: %s", c.path, a.status, a.err, a.body)
 				continue
 			}
-			named := strings.Count(string(a.body), `"model":`+string(quoted)) + strings.Count(string(a.body), `"model": `+string(quoted))
-			if all := strings.Count(string(a.body), `"model":`); named == 0 || named != all {
-				t.Errorf("%s, stream %v: %d of %d models are the alias in %s", c.path, stream, named, all, a.body)
+			text := string(a.body) + a.header.Get("Metadata") // vLLM has a header for embeddings as bytes
+			named := strings.Count(text, `"model":`+string(quoted)) + strings.Count(text, `"model": `+string(quoted))
+			if all := strings.Count(text, `"model":`); named == 0 || named != all {
+				t.Errorf("%s, stream %v: %d of %d models are the alias in %s", c.path, stream, named, all, text)
 			}
 			e := r.entry()
 			assert.True(t, e.Model == alias && e.Target == "new", "entry %+v", e)
@@ -362,7 +363,9 @@ func TestModelRoute_EngineNameWins(t *testing.T) {
 		t.Errorf("%s was passed over, and there is no other target", passed)
 	}
 	r.post(chatPath, chatOf("unknown", false)).check(t, http.StatusNotFound)
-	r.post(chatPath, strings.Replace(chatOf("none", false), "12", `"x"`, 1)).check(t, http.StatusBadRequest)
+	for limit, says := range map[string]string{`"x"`: `"param":"body.max_tokens"`, "0": "invalid max_tokens: "} { // vLLM checks 0 after the model
+		r.post(chatPath, strings.Replace(chatOf("split", false), "12", limit, 1)).require(t, http.StatusBadRequest, says)
+	}
 }
 
 // A request that continues a stored response goes to the target whose instance has it.

@@ -79,7 +79,7 @@ func (g *generation) identify() {
 // admit checks what depends on the engine: the rank, the model and the lengths.
 func (g *generation) admit() error {
 	o := &g.life.server.opt
-	if g.Stream && g.BeamSearch {
+	if g.Stream && g.BeamSearch && g.api == request.Completions {
 		return pydantic.BadRequest("", "Streaming is not currently supported with beam search")
 	}
 	core, err := g.life.chooseRank(strings.TrimSpace(g.r.Header.Get(connector.HeaderRank)))

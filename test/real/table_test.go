@@ -101,7 +101,7 @@ func completions() []request {
 		{"usage in every chunk", prompt + `"max_tokens":8,"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}`},
 		{"stream without usage", prompt + `"max_tokens":8,"stream":true`},
 		{"own transfer parameters", prompt + `"max_tokens":8,"kv_transfer_params":null`},
-		{"float tokens", prompt + `"max_tokens":8.0`},
+		{"numbers in other spellings", prompt + `"max_tokens":8.0,"min_tokens":"0_1","ignore_eos":1e0`},
 		{"nulls", prompt + `"max_tokens":8,"stop":null,"seed":null,"n":null,"stream":null,"stream_options":null,"logprobs":null`},
 	})
 }

@@ -241,6 +241,9 @@ func (a *Answer) copyHeader(from http.Header, length int64) {
 	if varies != nil && !slices.Equal(varies, to["Vary"]) {
 		to["Vary"] = append(varies, from["Vary"]...) // the proxy's Vary is for CORS, the engine's applies as well
 	}
+	if about := from.Get("Metadata"); about != "" && a.Model != nil { // of embeddings as bytes
+		to["Metadata"] = []string{string(a.Model.Rewrite([]byte(about)))}
+	}
 	leg.DropNamed(to, from["Connection"])
 	if isEventStream(from.Get("Content-Type")) {
 		noBuffering(to)

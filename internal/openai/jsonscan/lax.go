@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// vLLM reads requests through pydantic in its lax mode: 5.0 and "5" are integers, "true"
-// and 1 are booleans. The functions of this file accept the same values.
+// vLLM reads requests through pydantic in its lax mode: 5.0, "5" and "5_0" are integers, "true",
+// 1 and 1e0 are booleans. The functions of this file accept the same values.
 
 var (
 	errInt  = errors.New("must be an integer")
@@ -27,7 +27,7 @@ func LaxInt(raw []byte) (v int64, ok bool, err error) {
 	case raw[0] == 'f':
 		return 0, true, nil
 	case raw[0] == '"':
-		raw = bytes.TrimSpace(Unquote(raw))
+		raw = bytes.ReplaceAll(bytes.TrimSpace(Unquote(raw)), []byte("_"), nil)
 	}
 	if v, ok = wholeNumber(raw); !ok {
 		return 0, false, errInt
@@ -48,7 +48,7 @@ func wholeNumber(raw []byte) (int64, bool) {
 		return math.MaxInt64, true
 	}
 	f, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<62 || !startsNumeric(raw) {
+	if err != nil || f != math.Trunc(f) || math.Abs(f) >= 1<<63 || !startsNumeric(raw) {
 		return 0, false
 	}
 	return int64(f), true
@@ -57,7 +57,7 @@ func wholeNumber(raw []byte) (int64, bool) {
 // startsNumeric excludes "inf", "nan" and hexadecimal floats.
 func startsNumeric(raw []byte) bool {
 	return len(raw) > 0 && (raw[0] == '-' || raw[0] == '+' || (raw[0] >= '0' && raw[0] <= '9')) &&
-		!bytes.ContainsAny(raw, "xX_")
+		!bytes.ContainsAny(raw, "xX")
 }
 
 // LaxBool reads a boolean; null is false.
@@ -68,11 +68,13 @@ func LaxBool(raw []byte) (bool, error) {
 	text := string(raw)
 	if raw[0] == '"' {
 		text = string(Unquote(raw))
+	} else if f, err := strconv.ParseFloat(text, 64); err == nil && (f == 0 || f == 1) {
+		return f == 1, nil
 	}
 	switch strings.ToLower(text) {
-	case "true", "t", "yes", "y", "on", "1", "1.0":
+	case "true", "t", "yes", "y", "on", "1":
 		return true, nil
-	case "false", "f", "no", "n", "off", "0", "0.0":
+	case "false", "f", "no", "n", "off", "0":
 		return false, nil
 	}
 	return false, errBool

@@ -28,6 +28,7 @@ func TestParseRequestReads(t *testing.T) {
 		{name: "lax integers", body: `{"max_tokens":"5"}`, want: request.Request{MaxTokens: 5}},
 		{name: "echo of the prompt alone", body: `{"max_tokens":0,"echo":true,"prompt":"x"}`, want: request.Request{Bypass: "echo"}},
 		{name: "echo of the prompt alone, min_tokens for the engine to judge", body: `{"max_tokens":0,"min_tokens":1,"echo":true}`, want: request.Request{Bypass: "echo"}},
+		{name: "numbers in other spellings", body: `{"stream":10e-1,"echo":-0.0,"max_tokens":" 1_0 "}`, want: request.Request{Stream: true, MaxTokens: 10}},
 		{name: "float integer", body: `{"max_tokens":5.0}`, want: request.Request{MaxTokens: 5}},
 		{name: "exponent integer", body: `{"max_tokens":1e3}`, want: request.Request{MaxTokens: 1000}},
 		{name: "chat limit wins", kind: openai.Chat, body: `{"messages":[],"max_tokens":0,"max_completion_tokens":7}`, want: request.Request{Scanned: request.Scanned{Kind: openai.Chat}, MaxTokens: 7}},

@@ -53,7 +53,10 @@ func IsNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
 // before types are converted.
 func Truthy(raw []byte) bool {
 	switch string(raw) {
-	case "", "null", "false", "0", "0.0", "-0", `""`:
+	case "", "null", "false", `""`:
+		return false
+	}
+	if f, err := strconv.ParseFloat(string(raw), 64); err == nil && f == 0 {
 		return false
 	}
 	return raw[0] != '[' && raw[0] != '{' || len(bytes.TrimSpace(raw[1:len(raw)-1])) > 0
@@ -106,10 +109,12 @@ func Float(loc string, raw []byte) (float64, error) {
 // Bool converts a boolean.
 func Bool(loc string, raw []byte) (bool, error) {
 	text := string(raw)
-	yes, no := []string{"true", "1", "1.0"}, []string{"false", "0", "0.0"}
+	yes, no := []string{"true"}, []string{"false"}
 	if raw[0] == '"' {
 		text = strings.ToLower(Text(raw))
 		yes, no = []string{"true", "1", "on", "t", "y", "yes"}, []string{"false", "0", "off", "f", "n", "no"}
+	} else if f, err := strconv.ParseFloat(text, 64); err == nil && (f == 0 || f == 1) {
+		return f == 1, nil
 	}
 	is := slices.Contains(yes, text)
 	if !is && !slices.Contains(no, text) {
