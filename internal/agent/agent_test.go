@@ -5,16 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -352,5 +355,91 @@ func TestWrongModel_DownAtOnce(t *testing.T) {
 		r.Hurry()
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "2s down org/m", "6s ready m", "7s draining m", "7s settle", "7s revoke")
+	})
+}
+
+func TestHostID(t *testing.T) {
+	t.Parallel()
+	file := func(name, text string) fstest.MapFS {
+		return fstest.MapFS{name: &fstest.MapFile{Data: []byte(text)}}
+	}
+	ns := func(s string) func(string) (string, error) {
+		return func(string) (string, error) { return s, nil }
+	}
+	noNS := func(string) (string, error) { return "", errors.ErrUnsupported }
+	id := func(root fstest.MapFS, readlink func(string) (string, error)) string {
+		t.Helper()
+		got, err := HostID(root, readlink)
+		require.NoError(t, err)
+		require.Len(t, got, 16)
+		return got
+	}
+	base := id(file("etc/machine-id", "abc\n"), ns("net:[1]"))
+	for name, got := range map[string]string{
+		"other namespace": id(file("etc/machine-id", "abc\n"), ns("net:[2]")),
+		"other machine":   id(file("etc/machine-id", "def\n"), ns("net:[1]")),
+		"no namespace":    id(file("etc/machine-id", "abc\n"), noNS),
+		"no machine id":   id(file("proc/sys/kernel/random/boot_id", "boot\n"), ns("net:[1]")),
+		"nothing":         id(fstest.MapFS{}, ns("net:[1]")),
+		"uninitialized":   id(file("etc/machine-id", "uninitialized\n"), ns("net:[1]")),
+	} {
+		assert.NotEqual(t, base, got, "%s: same id", name)
+	}
+	assert.Equal(t, base, id(file("var/lib/dbus/machine-id", "abc"), ns("net:[1]")),
+		"the same machine id in its other place: other id")
+	assert.Equal(t, id(file("etc/machine-id", " "), noNS), id(fstest.MapFS{}, noNS), "an empty machine id is none")
+	_, err := HostID(os.DirFS("/"), os.Readlink)
+	assert.NoError(t, err, "here")
+}
+
+func TestEngineProcessEnds(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		engine *fakeEngine
+		drain  bool // it ends during its drain
+		hang   bool // it has not answered for a second
+		want   []string
+	}{
+		{"while it loads", &fakeEngine{err: errRefused}, false, false, nil},
+		{"while it serves", &fakeEngine{stats: idleStats()}, false, false, []string{"0s ready org/m", "3s down org/m", "3s settle", "3s revoke"}},
+		{"while it is asked", &fakeEngine{stats: idleStats()}, false, true, []string{"0s ready org/m", "3s down org/m", "3s settle", "3s revoke"}},
+		{
+			"while it drains", &fakeEngine{stats: vllm.Stats{Complete: true, Running: 1}}, true, false,
+			[]string{"0s ready org/m", "1s draining org/m", "1s settle", "3s revoke"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exited := make(chan struct{})
+				r := start(t, tc.engine, Options{Exited: exited})
+				r.after(time.Second, nil)
+				if tc.drain {
+					r.stop()
+				}
+				tc.engine.change(func(e *fakeEngine) { e.hang = tc.hang })
+				r.after(2*time.Second, nil)
+				close(exited)
+				assert.NoError(t, <-r.done)
+				r.stop()
+				wantLog(t, r.reg.lines(), tc.want...)
+				s := r.Status()
+				assert.True(t, s.Phase == Gone && !s.Beat.IsZero(), "status %+v", s)
+			})
+		})
+	}
+}
+
+// A large model loads for minutes: the agent does not give up,
+// and registers the engine with the first successful probe.
+func TestEngine_LoadsForMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeEngine{err: errRefused, stats: idleStats()}
+		r := start(t, e, Options{Exited: make(chan struct{})})
+		r.after(5*time.Minute, func(e *fakeEngine) { e.err = nil })
+		assert.Equal(t, Probing, r.Status().Phase)
+		r.after(MaxBackoff, nil)
+		assert.Equal(t, Registering, r.Status().Phase)
+		r.Hurry()
+		_ = r.end()
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -644,4 +646,90 @@ func clientKeys(keys ...string) *apikeys.Ring {
 func adminRing(key string) *apikeys.Ring {
 	r, _ := apikeys.OpenAdmin(key, "", nil, nil) // cannot fail without a file
 	return r
+}
+
+// /route needs the admin key: its answer names all instances, and no right of a
+// client's key allows that.
+func TestExplain_RequiresAdminKey(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "keys")
+	testkit.WriteFile(t, file, "sk-all-rights tester trace,rank,priority\n")
+	d := deps()
+	var err error
+	d.ClientKeys, err = apikeys.Open(nil, file, d.Log, nil)
+	require.NoError(t, err)
+	if k, ok := d.ClientKeys.Find("sk-all-rights"); !ok || !k.Rights.Has(apikeys.Trace) || !k.Rights.Has(apikeys.Rank) || !k.Rights.Has(apikeys.Priority) {
+		t.Fatalf("the key: %+v, %t", k, ok)
+	}
+	d.Data.Explain = func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "explained") }
+	s := serve(t, d, false)
+	for _, tc := range []struct {
+		header, key string
+		code        int
+	}{
+		{"Authorization", "", 401}, {"Authorization", "Bearer sk-all-rights", 403}, {"X-Api-Key", "sk-all-rights", 403},
+		{"Authorization", "Bearer secret", 200}, {"X-Api-Key", "secret", 200},
+	} {
+		code, _, body := call(t, http.MethodPost, s.URL+"/route", "{}", tc.header, tc.key)
+		assert.Equal(t, tc.code, code, "%s %q: %s", tc.header, tc.key, body)
+		assert.Equal(t, code == 200, body == "explained", "%s %q: %s", tc.header, tc.key, body)
+	}
+	_, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", "application/json")
+	assert.Contains(t, body, `"POST /route"`)
+}
+
+// A panic before the response has started results in a 500; a later one aborts the
+// connection.
+func TestPanic(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(forward.Client){
+		"before":                  func(forward.Client) {},
+		"before anything is sent": func(c forward.Client) { c.WriteHeader(http.StatusOK) },
+		"after Write":             func(c forward.Client) { _, _ = io.WriteString(c, "half") },
+		"after Flush":             func(c forward.Client) { c.Flush() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := deps()
+			d.Data.Generate = func(openai.Kind) forward.HandlerFunc {
+				return func(c forward.Client, _ *http.Request) {
+					begin(c)
+					panic("bug")
+				}
+			}
+			s := httptest.NewServer(httpapi.NewRouter(d, true))
+			defer s.Close()
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/completions", strings.NewReader("{}"))
+			require.NoError(t, err)
+			var body []byte
+			resp, err := client().Do(req)
+			if err == nil {
+				body, err = io.ReadAll(resp.Body)
+				_ = resp.Body.Close()
+			}
+			if strings.HasPrefix(name, "after") {
+				require.Error(t, err, "%+v, %q", resp, body)
+				return
+			}
+			if err != nil || resp.StatusCode != 500 || !strings.Contains(string(body), `"error"`) || strings.Contains(string(body), "bug") {
+				t.Fatalf("%v, %q, %v", resp, body, err)
+			}
+		})
+	}
+}
+
+// A client with a wrong key gets an error in the format of its API.
+func TestKeyErrors_APIFormat(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.ClientKeys = clientKeys("k")
+	routed := serve(t, d, true)
+	for path, want := range map[string]string{
+		"/v1/messages":              `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
+		"/v1/messages/count_tokens": `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
+		"/v1/responses":             `{"error":{"message":"wrong API key","type":"AuthenticationError","param":null,"code":401}}`,
+	} {
+		code, _, body := call(t, http.MethodPost, routed.URL+path, "{}", "Authorization", "Bearer x")
+		assert.True(t, code == http.StatusUnauthorized && body == want, "%s: %d %s", path, code, body)
+	}
 }

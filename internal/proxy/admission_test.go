@@ -8,6 +8,11 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/loaddigest"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/observe/metrics"
+	"github.com/pdmesh/pdmesh/internal/proxy/config"
 )
 
 // Proxies with a backlog have a share. All others, also those of an older release,
@@ -52,4 +57,52 @@ func TestOthersOf(t *testing.T) {
 	}
 	o := othersOf([]*loaddigest.ProxyLoad{digest("x", time.Minute, 0, served)}, "own", false, now)
 	assert.True(t, o.Attained[0].Attained == 50, "service after its half-life: %+v", o)
+}
+
+// Sessions are read if a policy uses them, from the configured header or by the identifiers of known clients.
+func TestSessions_WhenRead(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		bound                bool
+		key, prefill, decode string
+		want                 forward.Sessions
+	}{
+		{false, "x-chat", "round_robin", "least_loaded", forward.Sessions{}},
+		{false, "", "round_robin", "least_loaded", forward.Sessions{}},
+		{true, "x-chat", "round_robin", "least_loaded", forward.Sessions{Header: "x-chat"}},
+		{true, "", "round_robin", "least_loaded", forward.Sessions{Known: true}},
+		{false, "x-chat", "session", "least_loaded", forward.Sessions{Header: "x-chat"}},
+		{false, "", "random", "session", forward.Sessions{Known: true}},
+		{false, "", "prefix", "round_robin", forward.Sessions{Known: true}},
+		{false, "x-chat", "kv_aware", "round_robin", forward.Sessions{Header: "x-chat"}},
+	} {
+		cfg := &config.Proxy{Choice: config.Choice{ClientBound: tc.bound, ClientBoundKey: tc.key, PrefillPolicy: tc.prefill, DecodePolicy: tc.decode}}
+		assert.Equal(t, tc.want, sessions(cfg), tc)
+		if kinds := policies(cfg); kinds[instance.Prefill].Name != tc.prefill || kinds[instance.Decode].Name != tc.decode {
+			t.Errorf("%+v: %v", tc, kinds)
+		}
+	}
+}
+
+func TestStale(t *testing.T) {
+	t.Parallel()
+	live := watch.Status{State: watch.Live}
+	kept := live
+	kept.Kept = []string{"override/prefill/10.0.0.1:8100"} // possibly a role
+	for _, tc := range []struct {
+		name    string
+		status  watch.Status
+		off     bool
+		digests metrics.Digests
+		want    string
+	}{
+		{"up to date", live, false, metrics.Digests{Used: 2}, ""},
+		{"no etcd", watch.Status{}, false, metrics.Digests{}, "etcd does not answer"},
+		{"etcd replaced", kept, false, metrics.Digests{}, "etcd was replaced, and keys are kept"},
+		{"digests off", live, true, metrics.Digests{}, "load digests are off"},
+		{"old digest", live, false, metrics.Digests{Old: 1}, "a load digest is old, or of a newer release"},
+		{"newer digest", live, false, metrics.Digests{Ignored: 1}, "a load digest is old, or of a newer release"},
+	} {
+		assert.Equal(t, tc.want, stale(tc.status, !tc.off, tc.digests), tc.name)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 // Errors that net/http reports are logged at level debug, not written to standard error.
@@ -37,3 +38,5 @@ func TestServerLog(t *testing.T) {
 	}
 	testkit.Contains(t, out.String(), "level=debug", "superfluous", "component=http")
 }
+
+func TestMain(m *testing.M) { leak.Main(m) }

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func loadArgs(t *testing.T, env map[string]string, args ...string) (Config, error) {
@@ -162,3 +163,7 @@ func TestLeaseOfTheCommand(t *testing.T) {
 	assert.Equal(t, 50*time.Second, mustLoad(t, nil, append([]string{"--kv-lease", "50s"}, command...)...).KVLease,
 		"from the flag")
 }
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+const patience = time.Minute

@@ -1,11 +1,13 @@
 package etcd_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,10 +18,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -173,4 +179,104 @@ func TestPing_NoQuorum(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+func TestMain(m *testing.M) {
+	// Go reads these variables once, and uses no HTTP proxy for loopback.
+	if err := cmp.Or(os.Setenv("HTTPS_PROXY", "http://127.0.0.1:1"), os.Unsetenv("NO_PROXY"), os.Unsetenv("no_proxy")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	leak.Main(m)
+}
+
+// The tests of this package describe the etcd that they run with. PD_TEST_ETCD
+// names another etcd binary, PD_TEST_ETCD_VERSION the prefix of its version. A
+// run for an old etcd thus cannot pass with a new one by mistake.
+func TestEtcdVersion(t *testing.T) {
+	t.Parallel()
+	etcd := etcdtest.Start(t)
+	s, err := etcd.Client(t).Status(t.Context(), etcd.Endpoint())
+	require.NoError(t, err)
+	t.Logf("these tests run against etcd %s", s.Version)
+	want := os.Getenv("PD_TEST_ETCD_VERSION")
+	assert.True(t, s.Version != "" && strings.HasPrefix(s.Version, want), "etcd %q, want %s...", s.Version, want)
+}
+
+// Sizes in HTTP/2 (RFC 9113): a PING frame (6.7), and the bytes that a gRPC client sends on a new connection:
+// the preface (3.4), SETTINGS with one parameter (6.5), WINDOW_UPDATE (6.9) and the SETTINGS acknowledgement.
+const (
+	pingSize  = 17
+	setupSize = 24 + 15 + 13 + 9
+)
+
+// The connection of a watch is pinged to detect a hung member. A connection
+// without a call is not pinged: etcd closes it after three such pings
+// ("too_many_pings"), and gRPC then doubles the ping interval of the client.
+func TestIdleConnection_NotPinged(t *testing.T) {
+	t.Parallel()
+	longform.Test(t)
+	server := etcdtest.Start(t)
+	address := strings.TrimPrefix(server.Endpoint(), "http://")
+	links := [2]*testkit.Link{testkit.StartLink(t, address), testkit.StartLink(t, address)}
+	cli := members.Dial(t, links[0].Address(), links[1].Address())
+	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
+	resp := <-events
+	require.NoError(t, resp.Err(), resp.Err())
+	sent := func(i int) int64 { return links[i].Passed(testkit.ToServer) }
+	testkit.EventuallyTrue(t, members.Soon, func() bool { return min(sent(0), sent(1)) >= setupSize }, "both connections are ready")
+	used, idle := 0, 1 // the connection of the watch has sent more
+	if sent(1) > sent(0) {
+		used, idle = 1, 0
+	}
+	before := sent(idle)
+	// After the first bytes, each connection carries only one ping per 10 s,
+	// so two pings of one connection take longer than one of the other.
+	for range 3 {
+		now := sent(used)
+		testkit.EventuallyTrue(t, time.Minute, func() bool { return sent(used) != now }, "no ping")
+	}
+	n := sent(idle) - before
+	assert.True(t, n < pingSize, "the idle connection has sent %d bytes", n)
+}
+
+// described counts its calls of String.
+type described struct{ times int }
+
+func (d *described) String() string { d.times++; return "described" }
+
+// TestZapLogger_LevelCheckedFirst proves that no entry is formatted for a
+// disabled level, and checks the level of each written entry.
+func TestZapLogger_LevelCheckedFirst(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		level logrus.Level
+		limit zapcore.Level
+		want  []logrus.Level // for a debug, info, warning and error entry
+	}{
+		{"information", logrus.InfoLevel, zapcore.WarnLevel, []logrus.Level{logrus.WarnLevel, logrus.WarnLevel}},
+		{"all", logrus.DebugLevel, zapcore.ErrorLevel, []logrus.Level{logrus.DebugLevel, logrus.DebugLevel, logrus.WarnLevel, logrus.ErrorLevel}},
+		{"nothing above debugging", logrus.InfoLevel, zapcore.DebugLevel, nil},
+		{"all, as debugging", logrus.DebugLevel, zapcore.DebugLevel, []logrus.Level{logrus.DebugLevel, logrus.DebugLevel, logrus.DebugLevel, logrus.DebugLevel}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			log, hook := test.NewNullLogger()
+			log.SetLevel(tt.level)
+			var d described
+			zl := etcd.ZapLogger(log.WithField("part", "etcd"), tt.limit).With(zap.String("with", "more"))
+			for _, l := range []zapcore.Level{zapcore.DebugLevel, zapcore.InfoLevel, zapcore.WarnLevel, zapcore.ErrorLevel} {
+				zl.Log(l, "said", zap.Stringer("what", &d))
+			}
+			assert.Equal(t, len(tt.want), d.times, "entries put together")
+			entries := hook.AllEntries()
+			require.Equal(t, len(tt.want), len(entries))
+			for i, e := range entries {
+				if e.Level != tt.want[i] || e.Message != "said" || e.Data["what"] != "described" || e.Data["part"] != "etcd" || e.Data["with"] != "more" {
+					t.Errorf("entry %d: %s %q %v, want %s", i, e.Level, e.Message, e.Data, tt.want[i])
+				}
+			}
+		})
+	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -305,4 +306,8 @@ func TestStoreKeys(t *testing.T) {
 		key := string(kv.Key)
 		assert.False(t, key != l.Schema() && !strings.HasPrefix(key, l.Audit("")), "left: %q", key)
 	}
+}
+
+func TestMain(m *testing.M) {
+	leak.Main(m)
 }

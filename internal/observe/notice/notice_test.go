@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -342,4 +343,71 @@ func TestCounts_ConcurrentRequests(t *testing.T) {
 	f.counts.Handed(p, true)
 	f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
 	assert.Equal(t, "", f.words())
+}
+
+// A notice reports KV events that cannot be followed, with the reason.
+func TestKVEvents_NotFollowed(t *testing.T) {
+	t.Parallel()
+	f := newFleet(in(instance.Decode, "b:1"))
+	got := notice.View{
+		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Fallback: true,
+		PairKey: members.PairKey, NoKVEvents: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
+	}.Texts()
+	want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"
+	assert.Equal(t, want, strings.Join(got, "\n"), "%q", got)
+}
+
+func blocks(size int) func(*instance.Instance) {
+	return func(i *instance.Instance) { i.Record.BlockSize = size }
+}
+
+// A notice reports different block sizes of the two roles, if both roles report sizes and
+// have none in common.
+func TestBlocksOfDifferentSizes(t *testing.T) {
+	t.Parallel()
+	const p, d = instance.Prefill, instance.Decode
+	for _, tc := range []struct {
+		name string
+		list []*instance.Instance
+		want string
+	}{
+		{"different", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(32)), in(d, "d:2", blocks(64))},
+			"prefill speaks nixl with KV blocks of 16 tokens, decode nixl with KV blocks of 32 tokens and nixl with KV blocks of 64 tokens: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use"},
+		{"of no pair", []*instance.Instance{in(p, "p:1", blocks(16), dialect("p2p")), in(d, "d:1", blocks(32), dialect("p2p"))},
+			"1 prefill instance is unused: prefill speaks p2p with KV blocks of 16 tokens, decode p2p with KV blocks of 32 tokens, and there is no pair of them"},
+		{"the same", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16))}, ""},
+		{"one of two", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16)), in(d, "d:2", blocks(32))}, ""},
+		{"decode does not say", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1")}, ""},
+		{"prefill does not say", []*instance.Instance{in(p, "p:1"), in(d, "d:1", blocks(16))}, ""},
+		{"of another connector", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), dialect("plain"))}, ""},
+	} {
+		assert.Equal(t, tc.want, newFleet(tc.list...).words(), tc.name)
+	}
+}
+
+// Keys of a former etcd that proxies keep are reported, because etcd, and so pdctl, lacks them.
+func TestKeptEntries_Reported(t *testing.T) {
+	t.Parallel()
+	f := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1"))
+	got := notice.View{
+		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "nixl"} }, Kept: 3,
+	}.Texts()
+	require.Len(t, got, 1)
+	assert.Contains(t, got[0], "(3): pdctl restore --all")
+}
+
+// Prefill instances whose notifications do not arrive are named with the expected address.
+func TestUnnotified(t *testing.T) {
+	t.Parallel()
+	f := newFleet()
+	got := notice.View{
+		Snapshot: f.snapshot, Counts: f.counts,
+		Unnotified: map[instance.Key]string{
+			{Role: instance.Prefill, Address: "p:2"}: "port 8500 of the agent on p (--lmcache-notify)", {Role: instance.Prefill, Address: "p:1"}: "a",
+		},
+	}.Texts()
+	want := "no decode instance is registered: nothing is served\n" +
+		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
+		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"
+	assert.Equal(t, want, strings.Join(got, "\n"), got)
 }

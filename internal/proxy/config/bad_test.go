@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -277,4 +278,23 @@ func refused(t *testing.T, err error, words []string) {
 	require.Error(t, err, "taken")
 	testkit.Contains(t, fmt.Sprint(err), words...)
 	assert.NotContains(t, err.Error(), "\x1b")
+}
+
+// The command line of a reference proxy works unchanged, and an error names the flag.
+func ExampleLoadProxy() {
+	args := strings.Fields("--prefill 127.0.0.1:8100 localhost:8101 --decode 127.0.0.1:8200 --port 80000")
+	fs := pflag.NewFlagSet("proxy", pflag.ContinueOnError)
+	config.RegisterProxyFlags(fs)
+	if err := fs.Parse(config.NormalizeArgs(args)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	environment := map[string]string{"HOME": "/home/someone", "PD_IDLE_TIMEOUT": "soon"}
+	_, err := config.LoadProxy(fs, func(name string) (string, bool) {
+		value, ok := environment[name]
+		return value, ok
+	})
+	fmt.Println(err)
+	// Output:
+	// --idle-timeout (from environment PD_IDLE_TIMEOUT): bad value "soon": must be a duration such as 500ms, 30s or 5m, or a number of seconds
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 // A record that lacks facts that its dialect needs is refused. If its instance
@@ -32,3 +33,5 @@ func TestUsableRecords(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { leak.Main(m) }

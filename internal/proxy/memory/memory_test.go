@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 // The settings of the garbage collector are global, so this test is not parallel.
@@ -72,3 +73,5 @@ func TestBodiesMemory(t *testing.T) {
 		assert.Equal(t, tc.want, Bodies(tc.cfg), "limit %d, setting %d: bytes", tc.limit, tc.cfg.MaxBodiesMemory)
 	}
 }
+
+func TestMain(m *testing.M) { leak.Main(m) }

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/internal/proxy/static"
 	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -80,4 +81,8 @@ func TestSync_LogsRemovalDespiteError(t *testing.T) {
 		}
 	}
 	cli.KV = kv
+}
+
+func TestMain(m *testing.M) {
+	leak.Main(m)
 }

@@ -1,9 +1,0 @@
-package proxy
-
-import (
-	"testing"
-
-	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-)
-
-func TestMain(m *testing.M) { leak.Main(m) }

@@ -1,9 +1,0 @@
-package memory
-
-import (
-	"testing"
-
-	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-)
-
-func TestMain(m *testing.M) { leak.Main(m) }
