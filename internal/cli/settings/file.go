@@ -103,6 +103,9 @@ func nodeValue(node *yaml.Node) (any, bool) {
 	case yaml.SequenceNode:
 		list := make([]string, 0, len(node.Content))
 		for _, item := range node.Content {
+			if item.Kind == yaml.AliasNode {
+				item = item.Alias
+			}
 			if item.Kind != yaml.ScalarNode {
 				return nil, false
 			}

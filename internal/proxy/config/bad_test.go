@@ -202,6 +202,7 @@ func TestFile(t *testing.T) {
 		{"null is not set", "port:\n", nil},
 		{"lists and scalars", "prefill: [127.0.0.1:1]\ndecode: 127.0.0.1:2\naccess-log: off\ntrace-headers: true\n", nil},
 		{"anchors", "prefill: &p [127.0.0.1:1]\ndecode: *p\n", nil},
+		{"anchor of an item", "prefill: [&p 127.0.0.1:1]\ndecode: [*p]\n", nil},
 		{"digits stay text", "admin-api-key: 0123\n", nil},
 		{"unknown key", "port: 1\netcd_endpoints: [127.0.0.1:1]\n", []string{"line 2", `unknown key "etcd_endpoints"`, `did you mean "etcd-endpoints"`}},
 		{"mistyped key", "modle: x\n", []string{`unknown key "modle"`, `"model"`}},
