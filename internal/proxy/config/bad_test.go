@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pdmesh/pdmesh/internal/cli/settings"
 	"github.com/pdmesh/pdmesh/internal/proxy/config"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
@@ -239,11 +238,6 @@ func TestFile(t *testing.T) {
 			refused(t, err, tt.want)
 		})
 	}
-	t.Run("unknown key is typed", func(t *testing.T) {
-		t.Parallel()
-		_, err := load(t, nil, "--config", writeFile(t, "foo: 1\n"))
-		assert.ErrorIs(t, err, settings.ErrUnknownKey, "is no ErrUnknownKey")
-	})
 	t.Run("missing", func(t *testing.T) {
 		t.Parallel()
 		_, err := load(t, nil, "--config", filepath.Join(t.TempDir(), "none.yaml"))
