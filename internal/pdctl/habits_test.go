@@ -207,24 +207,42 @@ func TestWatchOfLists(t *testing.T) {
 	testkit.Eventually(t, patience, func() error { return out.has("10.0.0.1:8200  down") })
 	assert.Equal(t, 0, stop(true), "exit")
 	var revision atomic.Int64
+	var fails atomic.Bool
 	revision.Store(100)
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintf(w, `{"id":"p","revision":%d,"instances":[]}`, revision.Load())
+		if fails.Load() {
+			w.WriteHeader(http.StatusBadGateway)
+		}
+		_, _ = fmt.Fprintf(w, `{"id":"p","revision":%d,"instances":[{"role":"decode","address":"10.0.0.1:%[1]d"}]}`, revision.Load())
 	}))
 	t.Cleanup(proxy.Close)
-	// For programs, each print is a separate document, and stdout has nothing else.
-	for _, format := range []string{"json", "yaml"} {
+	// For programs, each print is a separate document, and stdout has nothing else, also after an error.
+	for _, format := range []string{"json", "yaml", "name"} {
 		var docs, errs lockedBuffer
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan int)
 		go func() {
 			done <- pdctl.Run(ctx, []string{"list", "--watch", "-o", format, "--proxy", proxy.URL}, &docs, &errs, func(string) (string, bool) { return "", false })
 		}()
-		testkit.Eventually(t, patience, func() error { return docs.has("revision") })
+		first := revision.Load()
+		testkit.Eventually(t, patience, func() error { return docs.has(strconv.FormatInt(first, 10)) })
+		fails.Store(true)
+		testkit.Eventually(t, patience, func() error {
+			if docs.has("answered 502") == nil {
+				return nil
+			}
+			return errs.has("answered 502")
+		})
+		fails.Store(false)
 		revision.Add(1)
-		testkit.Eventually(t, patience, func() error { return docs.has(strconv.FormatInt(revision.Load(), 10)) })
+		testkit.Eventually(t, patience, func() error { return docs.has(strconv.FormatInt(first+1, 10)) })
 		cancel()
 		<-done
+		assert.NoError(t, errs.has("from proxy"))
+		if format == "name" {
+			assert.Equal(t, fmt.Sprintf("decode/10.0.0.1:%d\n\ndecode/10.0.0.1:%d\n", first, first+1), docs.String())
+			continue
+		}
 		decode := json.NewDecoder(strings.NewReader(docs.String())).Decode
 		if format == "yaml" {
 			decode = yaml.NewDecoder(strings.NewReader(docs.String())).Decode
@@ -234,7 +252,6 @@ func TestWatchOfLists(t *testing.T) {
 			err := decode(&doc)
 			assert.True(t, err == nil && doc.Revision != 0, "%s: %+v, %v\n%s", format, doc, err, docs.String())
 		}
-		assert.NoError(t, errs.has("from proxy"))
 	}
 }
 
@@ -248,7 +265,7 @@ func TestOutputFails(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/decode/10.0.0.1:8200", `{"models":["m"]}`)
-	for _, line := range []string{"version", "list", "list -o name", "get decode/10.0.0.1:8200", "status", "history", "drain --yes decode/10.0.0.1:8200"} {
+	for _, line := range []string{"version", "list", "list -o name", "list --watch", "get decode/10.0.0.1:8200", "status", "history", "drain --yes decode/10.0.0.1:8200"} {
 		var errs bytes.Buffer
 		code := pdctl.Run(t.Context(), strings.Fields(line), fullDisk{}, &errs, func(name string) (string, bool) { v, ok := r.env()[name]; return v, ok })
 		assert.True(t, code == 1 && strings.Contains(errs.String(), "write output: no space left on device"),

@@ -24,9 +24,6 @@ const (
 	testPrefix = "PD_TEST_"
 )
 
-// ErrUnknownVariable is wrapped by the error about a variable PD_... without a setting.
-var ErrUnknownVariable = errors.New("unknown environment variable")
-
 // CheckVariables returns an error with a line for each variable PD_... of environ that no
 // program knows. It ignores variables that Kubernetes and Docker set for a service whose name
 // begins with "pd".
@@ -44,7 +41,7 @@ func CheckVariables(environ []string) error {
 		if best := closest(known, variableName(name)); best != "" {
 			hint = "; did you mean " + best + "?"
 		}
-		errs = append(errs, fmt.Errorf("%w %s%s", ErrUnknownVariable, instance.Printable(name, 80), hint))
+		errs = append(errs, fmt.Errorf("unknown environment variable %s%s", instance.Printable(name, 80), hint))
 	}
 	return errors.Join(errs...)
 }

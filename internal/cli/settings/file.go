@@ -16,9 +16,6 @@ import (
 // maxFileBytes is the largest configuration file.
 const maxFileBytes = 1 << 20
 
-// ErrUnknownKey is wrapped by the error about a key without a setting.
-var ErrUnknownKey = errors.New("unknown key")
-
 // readFile reads a YAML file of these settings. Values keep their text, so that a password of
 // digits is unchanged.
 func (t Table) readFile(path string) (map[string]any, error) {
@@ -67,7 +64,7 @@ func (t Table) readFile(path string) (map[string]any, error) {
 			errs = append(errs, fmt.Errorf("--config: %s: line %d: %w", path, key.Line, fmt.Errorf(format, args...)))
 		}
 		if s, ok := t.Find(key.Value); !ok || s.FlagOnly {
-			fail("%w %q%s", ErrUnknownKey, instance.Printable(key.Value, 80), t.suggestion(key.Value))
+			fail("unknown key %q%s", instance.Printable(key.Value, 80), t.suggestion(key.Value))
 			continue
 		}
 		if _, twice := out[key.Value]; twice {
@@ -103,6 +100,9 @@ func nodeValue(node *yaml.Node) (any, bool) {
 	case yaml.SequenceNode:
 		list := make([]string, 0, len(node.Content))
 		for _, item := range node.Content {
+			if item.Kind == yaml.AliasNode {
+				item = item.Alias
+			}
 			if item.Kind != yaml.ScalarNode {
 				return nil, false
 			}

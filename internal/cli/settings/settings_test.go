@@ -102,7 +102,7 @@ func TestUserFile_Optional(t *testing.T) {
 	_, err := f.load(t, nil, own, "--config", own+".none")
 	assert.ErrorIs(t, err, os.ErrNotExist, "a file that is not there")
 	_, err = f.load(t, nil, write(t, "b: 1\n"))
-	assert.ErrorIs(t, err, settings.ErrUnknownKey, "a mistake in the own file")
+	assert.ErrorContains(t, err, `unknown key "b"`, "a mistake in the own file")
 	for _, tc := range []struct{ xdg, home, want string }{
 		{"/x", "/h", "/x/pdmesh/prog.yaml"}, {"x", "/h", "/h/.config/pdmesh/prog.yaml"}, {"", "/h", "/h/.config/pdmesh/prog.yaml"}, {"", "", ""},
 	} {

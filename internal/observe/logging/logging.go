@@ -3,7 +3,6 @@ package logging
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -34,12 +33,6 @@ const (
 	FormatJSON = "json"
 )
 
-// Errors of New; each lists the valid values.
-var (
-	ErrLevel  = errors.New("unknown log level")
-	ErrFormat = errors.New("unknown log format")
-)
-
 // Levels lists the levels that New accepts, the least verbose first.
 func Levels() []string { return []string{"error", "warn", "info", "debug", "trace"} }
 
@@ -66,7 +59,7 @@ func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 	case FormatJSON:
 		log.SetFormatter(&logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano})
 	default:
-		return nil, fmt.Errorf("%w %q: use text or json", ErrFormat, format)
+		return nil, fmt.Errorf("unknown log format %q: use text or json", format)
 	}
 	return log, nil
 }
@@ -74,7 +67,7 @@ func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 func parseLevel(s string) (logrus.Level, error) {
 	level, err := logrus.ParseLevel(cmp.Or(s, "info"))
 	if err != nil || level < logrus.ErrorLevel {
-		return 0, fmt.Errorf("%w %q: use %s", ErrLevel, s, strings.Join(Levels(), ", "))
+		return 0, fmt.Errorf("unknown log level %q: use %s", s, strings.Join(Levels(), ", "))
 	}
 	return level, nil
 }

@@ -52,7 +52,7 @@ func (s *Session) repeat(cmd *cobra.Command, args []string, do func(*cobra.Comma
 	for first := true; ; first = false {
 		var out, errs bytes.Buffer
 		s.Out.Stdout, s.Out.Stderr = &out, &out
-		if s.Out.Structured() { // programs read only stdout
+		if s.Out.Structured() || !terminal && s.Out.Format == output.Name { // programs read only stdout
 			s.Out.Stderr = &errs
 		}
 		err := do(cmd, args)
@@ -70,7 +70,7 @@ func (s *Session) repeat(cmd *cobra.Command, args []string, do func(*cobra.Comma
 			fmt.Fprint(stderr, text)
 			lastErrs = text
 		}
-		if text := out.String(); text != last && (text != "" || !s.Out.Structured()) {
+		if text := out.String(); text != last && (text != "" || err == nil && !s.Out.Structured()) {
 			switch {
 			case s.Out.Format == output.YAML && last != "":
 				text = "---\n" + text
@@ -80,7 +80,9 @@ func (s *Session) repeat(cmd *cobra.Command, args []string, do func(*cobra.Comma
 			case !first:
 				text = "\n" + text
 			}
-			fmt.Fprint(stdout, text)
+			if _, err := fmt.Fprint(stdout, text); err != nil {
+				return fmt.Errorf("write output: %w", err)
+			}
 			last = out.String()
 		}
 		if !sleep.For(cmd.Context(), repeatGap) {

@@ -203,7 +203,7 @@ func columns() []column {
 	}
 	return []column{
 		{head: "ROLE", text: func(r *row) string { return string(r.Role) }},
-		{head: "ADDRESS", sort: "address", text: func(r *row) string { return r.Address }},
+		{head: "ADDRESS", sort: "address", text: func(r *row) string { return instance.Printable(r.Address, 0) }},
 		{head: "STATE", sort: "state", text: func(r *row) string { return r.Status }},
 		{head: "IN FLIGHT", sort: "in-flight", figure: func(r *row) *float64 { return number(r.InFlight) }, format: whole},
 		{head: "WAITING", sort: "waiting", figure: func(r *row) *float64 { return r.Waiting }, format: whole},

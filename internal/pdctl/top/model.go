@@ -183,7 +183,7 @@ func (m *model) lines() []string {
 	}
 	lines = append(append(lines, ""), bottom...)
 	for i := range lines {
-		lines[i] = paint[i].Sprint(text.Trim(lines[i], width))
+		lines[i] = paint[i].Sprint(text.Trim(instance.Printable(lines[i], 0), width))
 	}
 	return lines
 }

@@ -104,6 +104,18 @@ func TestLowScreen(t *testing.T) {
 	}
 }
 
+// A key that was written by hand may have any address.
+func TestAddressWithControlCharacters(t *testing.T) {
+	t.Parallel()
+	m := newTestModel(t)
+	n := len(m.lines())
+	m.frame.all[2].Address = "a\x1b[2J\n:1"
+	assert.Len(t, m.lines(), n)
+	m.press("down", "down", "d")
+	m.shows(`decode   a\u001b[2J`, `drain decode/a\u001b[2J`)
+	assert.NotContains(t, strings.Join(m.lines(), ""), "\x1b[2J")
+}
+
 func TestScreen(t *testing.T) {
 	t.Parallel()
 	m := newTestModel(t)
