@@ -133,8 +133,8 @@ func (p *Process) Stop(ctx context.Context) error {
 	return fmt.Errorf("%s did not stop in time and was killed: %w", p.name, ctx.Err())
 }
 
-// Exited returns the error about an unexpected end, with the last log lines. It wraps ErrExited.
-func (p *Process) Exited() error {
+// exited returns the error about an unexpected end, with the last log lines.
+func (p *Process) exited() error {
 	how := "exit code 0"
 	if p.err != nil {
 		how = p.err.Error()
@@ -224,7 +224,7 @@ func (f *Fleet) await(ctx context.Context, ready func(context.Context) error, p 
 	for {
 		select {
 		case <-p.done:
-			return p.Exited()
+			return p.exited()
 		default:
 		}
 		try, cancelTry := context.WithTimeout(ctx, 2*time.Second)

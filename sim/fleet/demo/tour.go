@@ -525,11 +525,14 @@ func (t *tour) stay(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			err := p.Exited()
-			t.say("%v", err)
+			how := "exit code 0"
+			if p.Err() != nil {
+				how = p.Err().Error()
+			}
+			t.say("%s has ended: %s", p.Name(), how)
 			if slices.ContainsFunc(t.proxies, func(proxy *fleet.Proxy) bool { return proxy.Process == p }) {
 				if proxies--; proxies == 0 {
-					return fmt.Errorf("no proxy is left: %w", err)
+					return fmt.Errorf("no proxy is left: %w; last log lines of %s:\n%s", errors.Join(fleet.ErrExited, p.Err()), p.Name(), indent(p.LogTail(15)))
 				}
 			}
 		}
