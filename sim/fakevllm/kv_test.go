@@ -2,6 +2,7 @@ package fakevllm_test
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -155,6 +156,24 @@ func TestKVTransfer_Refused(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A load that ends because the client has left is no refusal.
+func TestKVTransfer_ClientLeaves(t *testing.T) {
+	t.Parallel()
+	p, d := pair(t, fakevllm.Options{}, fakevllm.Options{})
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	kv := strings.Replace(prefill(t, p, "R", user), fmt.Sprintf(`"remote_port":%d`, p.SideChannel()), fmt.Sprintf(`"remote_port":%d`, silent.Addr().(*net.TCPAddr).Port), 1)
+	c := dialRaw(t, d)
+	c.send(t, "/v1/chat/completions", "R", `{`+user+`,"max_tokens":3,"kv_transfer_params":`+kv+`}`)
+	asked, err := silent.Accept()
+	require.NoError(t, err)
+	defer asked.Close()
+	require.NoError(t, c.conn.Close())
+	eventually(t, func() error { return want("aborted", d.Counters().Aborted, 1) })
+	assert.Empty(t, d.Refusals())
 }
 
 // After the lease the blocks hold something else. A pull reads it without an error, and

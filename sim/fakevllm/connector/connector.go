@@ -10,6 +10,7 @@ package connector
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -196,7 +197,9 @@ func promptHash(ids []int) uint64 {
 
 // refuse notes a load that has failed; the kv_load_failure_policy is fail.
 func (b *base) refuse(r *Request, err error) {
-	b.Count.Refuse(r.ID, err)
+	if !errors.Is(err, context.Canceled) { // else the client has left
+		b.Count.Refuse(r.ID, err)
+	}
 	r.Failed = true
 }
 

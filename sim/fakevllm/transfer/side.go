@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -96,7 +97,7 @@ func ask(ctx context.Context, addr string, q Question) (prompt uint64, err error
 	}
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("%w: %w", errSide, err)
+		return 0, fmt.Errorf("%w: %w", errSide, cmp.Or(ctx.Err(), err))
 	case a.Error == ErrExpired.Error():
 		return 0, ErrExpired
 	case a.Error != "":
