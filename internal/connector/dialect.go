@@ -12,6 +12,7 @@
 package connector
 
 import (
+	"math"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -158,5 +159,5 @@ type Terms struct {
 
 // lease returns the lease in the record of an instance, 0 if there is none.
 func lease(in *instance.Instance) time.Duration {
-	return time.Duration(max(0, in.Record.KVLease)) * time.Second
+	return time.Duration(min(max(0, in.Record.KVLease), math.MaxInt32)) * time.Second
 }

@@ -162,7 +162,7 @@ func TestKVBudget_FromEngineLease(t *testing.T) {
 		version string
 		stated  int
 		again   bool // expects a second prefill
-	}{{"0.20.2", 0, false}, {"0.32.0", 0, true}, {"0.32.0", 600, false}} {
+	}{{"0.20.2", 0, false}, {"0.32.0", 0, true}, {"0.32.0", 600, false}, {"0.32.0", 1e10, false}} {
 		var prefills int64
 		retried := "decode/gone"
 		for strings.Contains(retried, "decode/gone") { // the scheduler did not have the last snapshot yet
