@@ -350,6 +350,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 			Addr: at(0),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true,
+			KVLease: 10 * time.Minute, // the default ends while a busy machine is stalled
 		}
 		switch mode { // addresses that the record has
 		case fakevllm.P2P, fakevllm.MoRIIORead, fakevllm.MoRIIOWrite:
@@ -618,7 +619,7 @@ func (r *rig) checkComplete(a answer, chat bool, body string) {
 	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
 	require.NoError(r.t, err)
 	require.True(r.t, a.err == nil && a.status == http.StatusOK, "status %d, err %v: %s", a.status, a.err, a.body)
-	require.Equal(r.t, want[0].Text, a.text(r.t), "text")
+	require.Equal(r.t, want[0].Text, a.text(r.t), "text; retried: %q", r.rec.retried())
 	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
 		require.Equal(r.t, "no", a.header.Get("X-Accel-Buffering"), "nginx would hold events back")
 		events := a.events()
