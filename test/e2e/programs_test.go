@@ -126,6 +126,7 @@ func interruptDemo(t *testing.T, until string, see func(string), args ...string)
 	cmd.Env = append(cmd.Environ(), "TMPDIR="+tmp)
 	require.NoError(t, cmd.Start())
 	w.Close()
+	defer time.AfterFunc(5*time.Minute, func() { _ = cmd.Process.Signal(os.Interrupt) }).Stop() // the line never comes
 	var out strings.Builder
 	interrupted := false
 	lines := bufio.NewScanner(r) // ends when the demo and all its children have closed the pipe
@@ -139,9 +140,8 @@ func interruptDemo(t *testing.T, until string, see func(string), args ...string)
 			require.NoError(t, cmd.Process.Signal(os.Interrupt))
 		}
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("after Ctrl-C: %v\n%s", err, out.String())
-	}
+	err = cmd.Wait()
+	assert.True(t, err == nil && interrupted, "after Ctrl-C: %v; %q came: %v\n%s", err, until, interrupted, out.String())
 	if left, err := os.ReadDir(tmp); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
