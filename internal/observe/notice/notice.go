@@ -134,7 +134,7 @@ func (v View) Texts() []string {
 		add("no KV events from %s: %s", address, v.NoKVEvents[address])
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(v.Unnotified), func(a, b instance.Key) int { return cmp.Compare(a.Address, b.Address) }) {
-		// doctor parses this text (doctor/notifications.go).
+		// doctor parses this text (unnotified in doctor/agents.go).
 		add("prefill %s is bypassed: its LMCache notifications do not arrive; they are expected at %s", k.Address, v.Unnotified[k])
 	}
 	if v.canPair(prefill, decode) {
