@@ -249,7 +249,7 @@ func (s *Scheduler) CanServe(model string, labels instance.Selector) bool {
 	}
 	list := ix.role(role).byModel[model]
 	for i := 0; list != nil && i < len(list.items); i++ {
-		if in := list.items[i].Instance; !list.facts[i].slow && labels.Matches(in) && s.opts.Health.Available(in.Key) {
+		if in := list.items[i].Instance; !list.facts[i].slow && labels.Matches(in) && s.opts.Health.Available(in.Key) && !s.opts.Health.Failing(in.Key, model) {
 			return true
 		}
 	}
