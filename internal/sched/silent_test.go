@@ -406,3 +406,17 @@ func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 		})
 	}
 }
+
+// A change before the first check calls legs off, too: a proxy
+// that has just started may pick before Run has begun.
+func TestLegs_ChangeBeforeFirstCheck(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil, inst(instance.Decode, "d:1"))
+	leg := &waitingLeg{}
+	pick(t, s, decode("m")).Await(leg, time.Now())
+	src.set()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	s.Legs.Run(ended)
+	assert.Error(t, leg.cause, "its instance left, and it still waits")
+}
