@@ -60,7 +60,7 @@ func TestPick_RepeatedWhenDrained(t *testing.T) {
 		if tc.want == "" {
 			want = 0
 		}
-		s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
+		s.Tally.Picks.Each(func(_ instance.Role, _ string, n uint64) { picks += n })
 		assert.Equal(t, want, picks, "%s: counted %d times, want %d", tc.name, picks, want)
 	}
 }

@@ -240,7 +240,7 @@ func TestAssignment_NamesPolicy(t *testing.T) {
 					"bound %t, session %q: %+v, %v; want %s", bind, session, a, err, want)
 				chosen[want]++
 			}
-			s.Tally.Picks(func(role instance.Role, by string, n uint64) {
+			s.Tally.Picks.Each(func(role instance.Role, by string, n uint64) {
 				if want := chosen[by]; role == instance.Decode && n != want || role == instance.Prefill && n != 0 {
 					t.Errorf("bound %t: %d %s picks by %s, want %d", bind, n, role, by, want)
 				}
