@@ -112,7 +112,7 @@ func TestDisaggregate_SkippedPrefillNotCounted(t *testing.T) {
 			r.entry()
 		}
 		picks := uint64(0)
-		r.sched.Tally.Picks(func(role instance.Role, _ string, n uint64) {
+		r.sched.Tally.Picks.Each(func(role instance.Role, _ string, n uint64) {
 			if role == instance.Prefill {
 				picks += n
 			}

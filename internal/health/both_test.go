@@ -1,8 +1,6 @@
 package health_test
 
 import (
-	"errors"
-	"io"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -10,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -25,26 +22,16 @@ func engineIn(role instance.Role, id string) *instance.Instance {
 	return in
 }
 
-func quiet() *logrus.Logger {
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	return log
-}
-
 // An engine in both roles has one record: findings in one role apply to the other, and one prober probes it.
 func TestBothRoles_OneRecord(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	var ejected atomic.Int64
+	run(t, func(o *health.Options) {
+		o.OnEject = func(instance.Key, bool, string) { ejected.Add(1) }
+	}, func(tr *health.Tracker, src *source, e *engine, _ *instance.Instance) {
 		p, d := engineIn(instance.Prefill, "A"), engineIn(instance.Decode, "A")
-		src := &source{}
 		src.set(p, d)
-		e := &engine{err: errors.New("refused")}
-		var ejected atomic.Int64
-		tr := health.New(health.Options{
-			Source: src, Prober: e, Log: quiet(), MaxFailures: 3,
-			OnEject: func(instance.Key, bool, string) { ejected.Add(1) },
-		})
-		defer tr.Close()
+		e.answer(errDead)
 		// Strikes in both roles add up.
 		tr.Strike(p, "m", "500", false)
 		tr.Strike(d, "m", "500", false)
@@ -78,25 +65,21 @@ func TestBothRoles_OneRecord(t *testing.T) {
 		require.True(t, tr.Available(p.Key), "it answers, and is not back")
 		assert.True(t, tr.Available(d.Key), "it answers, and is not back")
 		// A new incarnation starts without a record.
-		e.answer(errors.New("refused"))
+		e.answer(errDead)
 		tr.Eject(d, "cannot connect")
 		src.set(engineIn(instance.Prefill, "B"), engineIn(instance.Decode, "B"))
 		synctest.Wait()
-		assert.False(t, tr.Trouble(), "what an earlier life did is held against the next")
+		assert.False(t, tr.Trouble(), "the ejection of the former process applies to the next")
 	})
 }
 
 // An engine in both roles is no peer of itself: an answer in one role does not eject it in the other.
 func TestBothRoles_NotPeers(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	run(t, func(o *health.Options) { o.PrefillOptional = true }, func(tr *health.Tracker, src *source, e *engine, _ *instance.Instance) {
 		p, d := engineIn(instance.Prefill, "A"), engineIn(instance.Decode, "A")
-		src := &source{}
 		src.set(p, d)
-		e := &engine{}
 		resume := e.hang("x:1")
-		tr := health.New(health.Options{Source: src, Prober: e, Log: quiet(), PrefillOptional: true})
-		defer tr.Close()
 		tr.Suspect(p)
 		time.Sleep(time.Minute)
 		assert.True(t, tr.Available(p.Key) && tr.SilentFor(d.Key) != 0,

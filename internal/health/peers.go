@@ -83,7 +83,8 @@ func (p *peers) sample() (list []*instance.Instance, least time.Duration) {
 	available := func(role instance.Role) []*instance.Instance {
 		var out []*instance.Instance
 		for _, in := range snap.Usable(role) {
-			if in.Address != p.of.Address && p.t.Available(in.Key) && (len(models) == 0 || slices.ContainsFunc(models, in.ServesModel)) {
+			serves := func(model string) bool { return in.ServesModel(model) && !p.t.Failing(in.Key, model) }
+			if in.Address != p.of.Address && p.t.Available(in.Key) && (len(models) == 0 || slices.ContainsFunc(models, serves)) {
 				out = append(out, in)
 			}
 		}

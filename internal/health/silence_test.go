@@ -216,28 +216,40 @@ func TestSilence_DecodeAsPeers(t *testing.T) {
 	})
 }
 
-// An instance that serves other models cannot take over a silent instance's requests: it is no peer.
+// An instance that serves other models, or is ejected for the model, cannot take over a silent instance's
+// requests: it is no peer.
 func TestTracker_PeersShareAModel(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		role    instance.Role // of the other one
 		models  []string
+		fails   string // the model for which it is ejected
 		ejected bool
 	}{
-		{instance.Prefill, []string{"b"}, false},
-		{instance.Prefill, []string{"b", "a"}, true},
-		{instance.Decode, []string{"b"}, false},
-		{instance.Decode, []string{"b", "a"}, true},
+		{instance.Prefill, []string{"b"}, "", false},
+		{instance.Prefill, []string{"b", "a"}, "", true},
+		{instance.Prefill, []string{"b", "a"}, "a", false},
+		{instance.Prefill, []string{"b", "a"}, "b", true},
+		{instance.Decode, []string{"b"}, "", false},
+		{instance.Decode, []string{"b", "a"}, "", true},
+		{instance.Decode, []string{"b", "a"}, "a", false},
 	} {
 		in, other := instanceAt(instance.Prefill, "d:1"), instanceAt(tc.role, "d:2")
 		in.Record.Models, other.Record.Models = []string{"a"}, tc.models
 		run(t, func(o *health.Options) { o.PrefillOptional = true }, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
 			src.set(in, other)
+			for range 4 {
+				if tc.fails != "" {
+					tr.Strike(other, tc.fails, "5xx", false)
+					tr.Success(other, "another")
+				}
+			}
+			assert.Equal(t, tc.fails != "", tr.Failing(other.Key, tc.fails))
 			resume := eng.hang("d:1")
 			tr.Suspect(in)
-			time.Sleep(time.Minute)
+			time.Sleep(20 * time.Second)
 			assert.NotEqual(t, tc.ejected, tr.Available(in.Key),
-				"beside %s of %v: ejected %t", tc.role, tc.models, !tc.ejected)
+				"beside %s of %v, ejected for %q: ejected %t", tc.role, tc.models, tc.fails, !tc.ejected)
 			resume()
 			time.Sleep(time.Second)
 		})

@@ -96,8 +96,6 @@ type Instance struct {
 	// Record is the last good value. For a bare registration it is filled from
 	// the key and, once verified, from the proxy's own probe.
 	Record Record
-	// Bare reports whether the value in etcd was empty or plain text.
-	Bare bool
 	// Verified reports whether the models are known: the record lists them, or this
 	// proxy's own probe found them.
 	Verified bool

@@ -247,7 +247,7 @@ func (b *builder) makeForwarder() error {
 // registerMetrics registers the metrics of all parts.
 func (b *builder) registerMetrics() {
 	metrics.Membership{
-		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Picked: b.sched.Loads.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, View: b.tracker.View,
+		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks.Each, Picked: b.sched.Loads.Picks, Both: b.sched.Tally.Both.Each, Elsewhere: b.sched.Tally.Elsewhere.Each, View: b.tracker.View,
 		Etcd: func() metrics.Etcd { return b.etcd.Metrics(b.watcher.Status()) }, Ready: b.readiness,
 	}.Register(b.registry)
 	metrics.Hits(b.sched.Loads.Hits).Register(b.counted)

@@ -33,7 +33,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 		Members: p.watcher.Snapshot, List: list, Requests: p.handler.Requests, Findings: p.notices, Log: p.log.WithField("component", "dashboard"),
 		Facts: func(in *instance.Instance) dashboard.Facts {
 			k := pairKey(in)
-			return dashboard.Facts{Connector: k.Connector, Group: instance.Printable(k.Build, 64), Ranks: p.sched.Loads.RanksInFlight(in)}
+			return dashboard.Facts{Connector: k.Connector, Group: instance.Printable(k.Build, 64)}
 		},
 		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
 		Own:     func() (*figures.Sample, error) { return sample(p.counted, nil) },

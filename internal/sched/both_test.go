@@ -23,7 +23,7 @@ func bothRoles(address string, change ...func(*instance.Instance)) []*instance.I
 // bothPicks returns the counts of picks of engines in both roles.
 func bothPicks(s *sched.Scheduler) map[string]uint64 {
 	out := map[string]uint64{}
-	s.Tally.Both(func(role instance.Role, reason string, n uint64) {
+	s.Tally.Both.Each(func(role instance.Role, reason string, n uint64) {
 		if n > 0 {
 			out[string(role)+" "+reason] = n
 		}

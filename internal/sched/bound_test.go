@@ -16,7 +16,7 @@ import (
 // elsewhereCounts returns the number of a role's picks outside the preferred instance or zone, by reason.
 func elsewhereCounts(s *sched.Scheduler, of instance.Role) map[string]uint64 {
 	got := map[string]uint64{}
-	s.Tally.Elsewhere(func(role instance.Role, reason string, n uint64) {
+	s.Tally.Elsewhere.Each(func(role instance.Role, reason string, n uint64) {
 		if role == of && n > 0 {
 			got[reason] = n
 		}

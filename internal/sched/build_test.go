@@ -36,6 +36,21 @@ func schedulerOf(f *fixed) *Scheduler {
 	return New(Options{Source: f, Health: healthy{}, PairKey: members.PairKey})
 }
 
+// member returns an instance that serves these models.
+func member(role instance.Role, address string, models ...string) *instance.Instance {
+	return &instance.Instance{
+		Key: instance.Key{Role: role, Address: address}, Verified: true,
+		Record: instance.Record{Models: models, State: instance.Ready, Connector: "plain"},
+	}
+}
+
+// process returns an incarnation of the decode instance d:1.
+func process(id string) *instance.Instance {
+	in := member(instance.Decode, "d:1", "m")
+	in.Record.ID = id
+	return in
+}
+
 // randomInstance returns an instance with random models, dialect and state.
 func randomInstance(rng *rand.Rand, k instance.Key, pending bool) *instance.Instance {
 	in := &instance.Instance{Key: k, Verified: rng.IntN(5) > 0, Record: instance.Record{
@@ -193,17 +208,11 @@ func TestIndex_MembershipChange(t *testing.T) {
 // affect; lists with the same candidates are shared.
 func TestIndex_SharesUnchangedLists(t *testing.T) {
 	t.Parallel()
-	in := func(role instance.Role, address string, models ...string) *instance.Instance {
-		return &instance.Instance{
-			Key: instance.Key{Role: role, Address: address}, Verified: true,
-			Record: instance.Record{Models: models, State: instance.Ready, Connector: "plain"},
-		}
-	}
-	p, d1, d2, d3 := in(instance.Prefill, "p:1", "m"), in(instance.Decode, "d:1", "m", "a", "b"), in(instance.Decode, "d:2", "m", "c"), in(instance.Decode, "d:3", "a", "b", "m")
+	p, d1, d2, d3 := member(instance.Prefill, "p:1", "m"), member(instance.Decode, "d:1", "m", "a", "b"), member(instance.Decode, "d:2", "m", "c"), member(instance.Decode, "d:3", "a", "b", "m")
 	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{p, d1, d2, d3})}
 	s := schedulerOf(src)
 	before := s.index.current()
-	src.s = instance.NewSnapshot(2, []*instance.Instance{p, d1, in(instance.Decode, "d:2", "m", "c"), d3})
+	src.s = instance.NewSnapshot(2, []*instance.Instance{p, d1, member(instance.Decode, "d:2", "m", "c"), d3})
 	after := s.index.current()
 	assert.True(t, after.prefill.all == before.prefill.all && after.prefill.byModel["m"] == before.prefill.byModel["m"],
 		"the prefill lists are others after a change of a decode instance")
@@ -279,13 +288,7 @@ func BenchmarkPrepare(b *testing.B) {
 // A pick may outlive its counter and the counter's entry. Removed then depends on the membership only.
 func TestRemoved_WithoutCounter(t *testing.T) {
 	t.Parallel()
-	life := func(id string) *instance.Instance {
-		return &instance.Instance{
-			Key: instance.Key{Role: instance.Decode, Address: "d:1"}, Verified: true,
-			Record: instance.Record{ID: id, Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
-		}
-	}
-	first := life("first")
+	first := process("first")
 	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{first})}
 	s := schedulerOf(src)
 	idle, err := s.Pick(Request{Role: instance.Decode})
@@ -299,9 +302,9 @@ func TestRemoved_WithoutCounter(t *testing.T) {
 		{"it is there", []*instance.Instance{first}, false},
 		{"it left", nil, true},
 		{"nothing is known of it any more", nil, true},
-		{"another life at its address", []*instance.Instance{life("second")}, true},
-		{"the same life again", []*instance.Instance{life("first")}, false},
-		{"another life once more", []*instance.Instance{life("third")}, true},
+		{"another life at its address", []*instance.Instance{process("second")}, true},
+		{"the same life again", []*instance.Instance{process("first")}, false},
+		{"another life once more", []*instance.Instance{process("third")}, true},
 		{"itself again", []*instance.Instance{first}, false},
 	} {
 		src.s = instance.NewSnapshot(src.s.Revision+1, step.all)
@@ -318,7 +321,7 @@ func TestRemoved_WithoutCounter(t *testing.T) {
 	// A leg in flight keeps its counter, even if a new entry uses the same counter later.
 	busy, err := s.Pick(Request{Role: instance.Decode})
 	require.NoError(t, err)
-	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
+	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{process("fourth")})
 	if s.index.current(); s.Removed(busy) == nil || s.Loads.counters.m[first.Address].counter != busy.counter {
 		t.Error("another incarnation is at the address of one in flight")
 	}

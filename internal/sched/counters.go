@@ -111,19 +111,6 @@ func (c *counters) ranks(address string, n int) []*policy.Load {
 	return out
 }
 
-// eachRank calls f with the load of each rank of an instance, in their order.
-func (c *counters) eachRank(in *instance.Instance, f func(*policy.Load)) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if e := c.m[in.Address]; e != nil {
-		for rank, l := range e.loads() {
-			if rank < in.Ranks() {
-				f(l)
-			}
-		}
-	}
-}
-
 func (c *counters) find(address string) (*counter, bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -19,9 +19,9 @@ import (
 
 // counted returns all counters that picks change.
 func counted(s *sched.Scheduler) (out []string) {
-	s.Tally.Picks(func(role instance.Role, by string, n uint64) { out = append(out, fmt.Sprint(role, by, n)) })
-	s.Tally.Both(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
-	s.Tally.Elsewhere(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
+	s.Tally.Picks.Each(func(role instance.Role, by string, n uint64) { out = append(out, fmt.Sprint(role, by, n)) })
+	s.Tally.Both.Each(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
+	s.Tally.Elsewhere.Each(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
 	s.Loads.Totals(func(k instance.Key, t sched.Total) { out = append(out, fmt.Sprint(k, t)) })
 	slices.Sort(out)
 	return out
@@ -94,7 +94,7 @@ func TestTentativePick(t *testing.T) {
 	a.Confirm()
 	a.Done()
 	picks := uint64(0)
-	s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
+	s.Tally.Picks.Each(func(_ instance.Role, _ string, n uint64) { picks += n })
 	of := map[instance.Key]uint64{}
 	s.Loads.Picks(func(k instance.Key, n uint64) { of[k] = n })
 	if again, _ := s.Pick(r); again.Cached == 0 || picks != 1 || of[a.Instance.Key] != 1 {

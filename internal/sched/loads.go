@@ -69,15 +69,6 @@ func (l *Loads) InFlight(k instance.Key) int64 {
 	return 0
 }
 
-// RanksInFlight returns the number of legs of this proxy on each rank of an instance with several
-// ranks; nil for any other.
-func (l *Loads) RanksInFlight(in *instance.Instance) (out []int64) {
-	if in.Ranks() > 1 {
-		l.counters.eachRank(in, func(rank *policy.Load) { out = append(out, rank.InFlight.Load()) })
-	}
-	return out
-}
-
 // SetEngine sets the last report of an instance's engine, and of each rank its part; nil if it is too old.
 // The last reported size of the KV cache stays known.
 func (l *Loads) SetEngine(k instance.Key, report *policy.Engine) {
@@ -222,9 +213,15 @@ type RankLoad struct {
 // not known. An engine in both roles has one load, but remembered prompts of each role.
 func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	var out []RankLoad
-	s.Loads.counters.eachRank(in, func(l *policy.Load) {
-		out = append(out, RankLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load()})
-	})
+	s.Loads.counters.mu.RLock()
+	if e := s.Loads.counters.m[in.Address]; e != nil {
+		for rank, l := range e.loads() {
+			if rank < in.Ranks() {
+				out = append(out, RankLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load()})
+			}
+		}
+	}
+	s.Loads.counters.mu.RUnlock()
 	lists := s.index.current().role(in.Role)
 	for rank := range out {
 		hash := policy.NewCandidate(in, rank, nil).Hash

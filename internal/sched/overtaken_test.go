@@ -124,10 +124,10 @@ func TestAssignment_AwaitAgain(t *testing.T) {
 	var list []*sched.Assignment
 	for range 3 {
 		a := pick(t, s, decode("m"))
-		a.Await(&calledOff{}, time.Now())
+		a.Await(&waitingLeg{}, time.Now())
 		list = append(list, a)
 	}
-	again := &calledOff{}
+	again := &waitingLeg{}
 	list[1].Await(again, time.Now())
 	list[0].EndAwait()
 	list[2].EndAwait()

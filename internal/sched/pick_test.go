@@ -60,7 +60,7 @@ func TestPick_RepeatedWhenDrained(t *testing.T) {
 		if tc.want == "" {
 			want = 0
 		}
-		s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
+		s.Tally.Picks.Each(func(_ instance.Role, _ string, n uint64) { picks += n })
 		assert.Equal(t, want, picks, "%s: counted %d times, want %d", tc.name, picks, want)
 	}
 }
@@ -183,20 +183,13 @@ func TestPinned(t *testing.T) {
 	}
 }
 
-// calledOff is a leg that records why it is called off.
-type calledOff struct{ cause error }
-
-func (c *calledOff) CallOff(cause error) { c.cause = cause }
-func (*calledOff) Overtaken(int)         {}
-func (*calledOff) Silent(time.Duration)  {}
-
 // A leg is called off while it waits, but not after EndAwait.
 func TestEndAwait(t *testing.T) {
 	t.Parallel()
 	s, _ := build(nil, inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1"))
 	for _, ended := range []bool{true, false} {
 		p := pick(t, s, decode("m"))
-		leg := &calledOff{}
+		leg := &waitingLeg{}
 		p.Await(leg, time.Now())
 		if ended {
 			p.EndAwait()

@@ -2,13 +2,13 @@ package sched_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -147,21 +147,14 @@ func TestWeights(t *testing.T) {
 
 // recovering is a health with ejected instances and instances in slow start.
 type recovering struct {
-	out   sick
+	sick
 	share map[instance.Key]float64
 }
 
 func (r recovering) Troubled() []instance.Key {
-	keys := r.out.Troubled()
-	for k := range r.share {
-		keys = append(keys, k)
-	}
-	return keys
+	return slices.AppendSeq(r.sick.Troubled(), maps.Keys(r.share))
 }
-func (r recovering) Available(k instance.Key) bool      { return !r.out[k] }
-func (recovering) SilentFor(instance.Key) time.Duration { return 0 }
-func (r recovering) Failing(instance.Key, string) bool  { return false }
-func (r recovering) Unreachable(k instance.Key) bool    { return r.out[k] }
+
 func (r recovering) Share(k instance.Key) float64 {
 	if s, ok := r.share[k]; ok {
 		return s
@@ -178,7 +171,7 @@ func TestShares_WithEjectedInstances(t *testing.T) {
 			inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1"), inst(instance.Decode, "c:1"), inst(instance.Decode, "d:1", weighing(200)),
 		}
 		key := func(address string) instance.Key { return instance.Key{Role: instance.Decode, Address: address} }
-		s, _ := chosenBy(t, name, recovering{out: sick{key("b:1"): true}}, false, fleet...)
+		s, _ := chosenBy(t, name, recovering{sick: sick{key("b:1"): true}}, false, fleet...)
 		checkShares(t, share(t, s, 10_000, nil), tolerance(name), map[string]float64{"a:1": 25, "b:1": 0, "c:1": 25, "d:1": 50})
 
 		s, _ = chosenBy(t, name, recovering{share: map[instance.Key]float64{key("d:1"): 0.25}}, false, fleet...)
@@ -247,7 +240,7 @@ func TestAssignment_NamesPolicy(t *testing.T) {
 					"bound %t, session %q: %+v, %v; want %s", bind, session, a, err, want)
 				chosen[want]++
 			}
-			s.Tally.Picks(func(role instance.Role, by string, n uint64) {
+			s.Tally.Picks.Each(func(role instance.Role, by string, n uint64) {
 				if want := chosen[by]; role == instance.Decode && n != want || role == instance.Prefill && n != 0 {
 					t.Errorf("bound %t: %d %s picks by %s, want %d", bind, n, role, by, want)
 				}
@@ -315,10 +308,10 @@ func TestConcurrentPicks(t *testing.T) {
 					list = append(list, inst(instance.Decode, fmt.Sprintf("d:%d", n+1), weighing((i+n)%3*50)))
 				}
 			}
-			return list
+			return append(list, inst(instance.Decode, fmt.Sprintf("x:%d", i)))
 		}
 		s, src := chosenBy(t, name, recovering{
-			out:   sick{{Role: instance.Decode, Address: "d:3"}: true},
+			sick:  sick{{Role: instance.Decode, Address: "d:3"}: true},
 			share: map[instance.Key]float64{{Role: instance.Decode, Address: "d:5"}: 0.5},
 		}, true, fleet(0)...)
 		var wg sync.WaitGroup

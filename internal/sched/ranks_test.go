@@ -163,25 +163,23 @@ func TestRanksChange(t *testing.T) {
 	})
 }
 
-// Legs in flight are counted for each rank and for the instance.
-func TestRanksInFlight(t *testing.T) {
+// Legs in flight are counted for each rank and for the instance. Take chooses the rank with the fewest.
+func TestTake_Ranks(t *testing.T) {
 	t.Parallel()
-	a, b := inst(instance.Decode, "a:1", ranks(3)), inst(instance.Decode, "b:1")
-	s, _ := build(nil, a, b)
+	a := inst(instance.Decode, "a:1", ranks(3))
+	s, _ := build(nil, a)
 	var held []*sched.Assignment
 	for range 3 {
 		taken, err := s.Take(a)
 		require.NoError(t, err)
 		held = append(held, taken)
 	}
-	if got := s.Loads.RanksInFlight(a); !slices.Equal(got, []int64{1, 1, 1}) || s.InFlight(a.Key) != 3 || s.Loads.RanksInFlight(b) != nil {
-		t.Errorf("ranks %v, together %d; of one without ranks %v", got, s.InFlight(a.Key), s.Loads.RanksInFlight(b))
-	}
+	one := sched.RankLoad{InFlight: 1}
+	assert.Equal(t, []sched.RankLoad{one, one, one}, s.Ranks(a))
 	held[1].Done()
 	held[1].Done()
-	if got := s.Loads.RanksInFlight(a); !slices.Equal(got, []int64{1, 0, 1}) || s.InFlight(a.Key) != 2 {
-		t.Errorf("ranks %v, together %d", got, s.InFlight(a.Key))
-	}
+	assert.Equal(t, []sched.RankLoad{one, {}, one}, s.Ranks(a))
+	assert.EqualValues(t, 2, s.InFlight(a.Key), "in flight")
 }
 
 // The wanted rank of an instance is picked if the instance has it, otherwise any rank.

@@ -249,7 +249,7 @@ func (s *Scheduler) CanServe(model string, labels instance.Selector) bool {
 	}
 	list := ix.role(role).byModel[model]
 	for i := 0; list != nil && i < len(list.items); i++ {
-		if in := list.items[i].Instance; !list.facts[i].slow && labels.Matches(in) && s.opts.Health.Available(in.Key) {
+		if in := list.items[i].Instance; !list.facts[i].slow && labels.Matches(in) && s.opts.Health.Available(in.Key) && !s.opts.Health.Failing(in.Key, model) {
 			return true
 		}
 	}
@@ -359,14 +359,14 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone string, 
 	}
 	by := c.choose(among, f)
 	own := &c.facts[by.at]
-	a.counts[0], a.counts[4] = s.Tally.picks.of(r.Role, by.by), &own.counter.hits.picks[r.Role.Index()]
+	a.counts[0], a.counts[4] = s.Tally.Picks.of(r.Role, by.by), &own.counter.hits.picks[r.Role.Index()]
 	if own.both {
-		a.counts[1] = s.Tally.both.of(r.Role, bothReason(c, among))
+		a.counts[1] = s.Tally.Both.of(r.Role, bothReason(c, among))
 	}
 	if a.passedOver != nil || zone != "" {
-		a.Elsewhere, a.counts[2] = elsewhereText(zone, a.passedOver), s.Tally.elsewhere.of(r.Role, zone)
+		a.Elsewhere, a.counts[2] = elsewhereText(zone, a.passedOver), s.Tally.Elsewhere.of(r.Role, zone)
 		if a.passedOver != nil {
-			a.counts[3] = s.Tally.elsewhere.of(r.Role, sessionOverloaded)
+			a.counts[3] = s.Tally.Elsewhere.of(r.Role, sessionOverloaded)
 		}
 		a.passedOver = nil
 	}

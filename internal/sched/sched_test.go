@@ -234,8 +234,7 @@ func (f lostMeanwhile) Available(k instance.Key) bool {
 
 func (f lostMeanwhile) Troubled() []instance.Key { return append(f.sick.Troubled(), f.key) }
 
-func (lostMeanwhile) SilentFor(instance.Key) time.Duration { return 0 }
-func (f lostMeanwhile) Unreachable(instance.Key) bool      { return false }
+func (lostMeanwhile) Unreachable(instance.Key) bool { return false }
 
 // If the last available instance is ejected during a pick, the
 // others may still be tried, as if most were ejected.
@@ -353,41 +352,6 @@ func TestInFlight_OutlivesSnapshot(t *testing.T) {
 	require.True(t, n == 0, "in flight %d after the end", n)
 	var none *sched.Assignment
 	none.Done() // a leg that was never picked can be ended, too
-}
-
-func TestPick_ConcurrentChanges(t *testing.T) {
-	t.Parallel()
-	s, src := build(nil, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"))
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for range 4 {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if a, err := s.Pick(decode("m")); err == nil {
-					a.Done()
-				}
-			}
-		})
-	}
-	for i := range 300 {
-		list := []*instance.Instance{inst(instance.Decode, "d:1")}
-		if i%2 == 0 {
-			list = append(list, inst(instance.Decode, fmt.Sprintf("x:%d", i+1)))
-		}
-		src.set(list...)
-	}
-	close(stop)
-	wg.Wait()
-	src.set(inst(instance.Decode, "d:1"))
-	pick(t, s, decode("m")).Done()
-	s.Loads.Each(func(k instance.Key, n int64) {
-		assert.EqualValues(t, 0, n, "%s: in flight", k)
-	})
 }
 
 func BenchmarkPick(b *testing.B) {

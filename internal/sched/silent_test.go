@@ -155,16 +155,25 @@ func (l *waitingLeg) recorded() (time.Duration, error) {
 	return l.silent, l.cause
 }
 
+// failingHealth is a silentHealth in which every instance fails for one model.
+type failingHealth struct {
+	silentHealth
+	model string
+}
+
+func (h failingHealth) Failing(_ instance.Key, model string) bool { return model == h.model }
+
 // A leg that waits for a silent instance is called off only if another instance can take it over. If the
-// leg has tried that one, or needs a model that it does not serve, the leg's Silent is called instead.
+// leg has tried that one, or needs a model that it does not serve or is ejected for, the leg's Silent is called
+// instead.
 func TestSilentLegs_MovedIfPossible(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		a := inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Record.Models = []string{"m", "rare"} })
-		b := inst(instance.Decode, "b:1")
+		a := inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Record.Models = []string{"m", "rare", "bad"} })
+		b := inst(instance.Decode, "b:1", func(in *instance.Instance) { in.Record.Models = []string{"m", "bad"} })
 		src := &source{}
 		src.set(a) // all picks go there
-		health := silentHealth{sick{a.Key: true}, 7 * time.Second}
+		health := failingHealth{silentHealth{sick{a.Key: true}, 7 * time.Second}, "bad"}
 		var asked []instance.Key
 		s := sched.New(sched.Options{Source: src, Health: health, Silent: func(in *instance.Instance) { asked = append(asked, in.Key) },
 			PairKey: members.PairKey})
@@ -173,7 +182,7 @@ func TestSilentLegs_MovedIfPossible(t *testing.T) {
 		wg.Go(func() { s.Legs.Run(ctx) })
 		legs := map[string]*waitingLeg{}
 		for name, r := range map[string]sched.Request{
-			"free": decode("m"), "tried the other": decode("m", b.Key), "rare model": decode("rare"),
+			"free": decode("m"), "tried the other": decode("m", b.Key), "rare model": decode("rare"), "failing model": decode("bad"),
 		} {
 			p := pick(t, s, r)
 			defer p.Done()
@@ -187,6 +196,7 @@ func TestSilentLegs_MovedIfPossible(t *testing.T) {
 			assert.True(t, cause == nil && silent == 7*time.Second, "%s, alone: %v, silent for %s", name, cause, silent)
 		}
 		src.set(a, b)
+		assert.True(t, s.CanServe("m", nil) && !s.CanServe("bad", nil), "model routes may use b only for the model that it is not ejected for")
 		time.Sleep(2 * time.Second)
 		for name, l := range legs {
 			if _, cause := l.recorded(); errors.Is(cause, sched.ErrRemoved) != (name == "free") {
@@ -395,4 +405,18 @@ func TestLegs_MoveAfterTheLastDrain(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A change before the first check calls legs off, too: a proxy
+// that has just started may pick before Run has begun.
+func TestLegs_ChangeBeforeFirstCheck(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil, inst(instance.Decode, "d:1"))
+	leg := &waitingLeg{}
+	pick(t, s, decode("m")).Await(leg, time.Now())
+	src.set()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	s.Legs.Run(ended)
+	assert.Error(t, leg.cause, "its instance left, and it still waits")
 }

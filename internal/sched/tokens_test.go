@@ -15,13 +15,7 @@ import (
 // leg ends; its waiting tokens as soon as prefill has answered.
 func TestTokensOfALeg(t *testing.T) {
 	t.Parallel()
-	member := func(role instance.Role, address string) *instance.Instance {
-		return &instance.Instance{
-			Key: instance.Key{Role: role, Address: address}, Verified: true,
-			Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
-		}
-	}
-	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{member(instance.Prefill, "p:1"), member(instance.Decode, "d:1")})}
+	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{member(instance.Prefill, "p:1", "m"), member(instance.Decode, "d:1", "m")})}
 	s := schedulerOf(src)
 	pick := func(r Request) *Assignment {
 		t.Helper()
@@ -56,10 +50,7 @@ func TestTokensOfALeg(t *testing.T) {
 // Hits counts the tokens that prefill found in its cache, and those that the policy expected there.
 func TestHits(t *testing.T) {
 	t.Parallel()
-	in := &instance.Instance{
-		Key: instance.Key{Role: instance.Prefill, Address: "p:1"}, Verified: true,
-		Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
-	}
+	in := member(instance.Prefill, "p:1", "m")
 	kind, err := policy.Find("prefix")
 	require.NoError(t, err)
 	s := New(Options{

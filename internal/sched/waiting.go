@@ -364,7 +364,7 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	}
 	for i := range list.items {
 		k := list.items[i].Instance.Key
-		if k.Address != in.Address && !list.facts[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) && g.opts.Health.SilentFor(k) == 0 {
+		if k.Address != in.Address && !list.facts[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) && !g.opts.Health.Failing(k, r.Model) && g.opts.Health.SilentFor(k) == 0 {
 			return true
 		}
 	}

@@ -21,7 +21,6 @@ func TestModelsReplaceTheRecord(t *testing.T) {
 		"static":                       {func(in *instance.Instance) { in.Lease = 0 }, read},
 		"static, written again":        {func(in *instance.Instance) { in.Lease = 0; in.ModRevision++ }, read},
 		"leased by curl, again":        {func(in *instance.Instance) { in.Lease = 2; in.ModRevision++ }, read},
-		"bare":                         {func(in *instance.Instance) { in.Bare = true }, read},
 		"of an agent":                  {func(in *instance.Instance) { in.Record.Source = "agent" }, read},
 		"of an agent, written again":   {func(in *instance.Instance) { in.Record.Source = "agent"; in.ModRevision++ }, []string{"base"}},
 		"of an agent, in a wiped etcd": {func(in *instance.Instance) { in.Record.Source, in.Lease = "agent", 2 }, []string{"base"}},

@@ -18,7 +18,7 @@ func BuildAfter(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *i
 			continue
 		}
 		n := schema.Name{Kind: schema.KindInstance, Key: in.Key}
-		t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, originRev: in.CreateRevision, mod: in.ModRevision, good: true, rec: in.Record, bare: in.Bare}
+		t.entries[n] = &entry{Name: n, Key: in.Key, create: in.CreateRevision, originRev: in.CreateRevision, mod: in.ModRevision, good: true, rec: in.Record}
 	}
 	t.load(kvs, revision)
 	return t.snapshot(verified)

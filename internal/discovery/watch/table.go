@@ -107,8 +107,7 @@ type entry struct {
 
 	absent *absence // nil: etcd holds the key, as far as is known
 
-	rec      instance.Record // of an instance
-	bare     bool
+	rec      instance.Record    // of an instance
 	pending  *schema.PendingAdd // of a good pending add
 	override *schema.Override   // of a good override
 
@@ -149,7 +148,7 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	e.Key = instance.Key{Role: n.Role, Address: address}
 	switch n.Kind {
 	case schema.KindInstance:
-		e.rec, e.bare, err = schema.DecodeRecord(e.Key, kv.Value)
+		e.rec, _, err = schema.DecodeRecord(e.Key, kv.Value)
 	case schema.KindPending:
 		if e.Aliased {
 			e.problem = "the key of a pending add must be spelled " + address
@@ -172,7 +171,7 @@ func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	e.problem, e.pending, e.override = schema.ReasonOf(err), nil, nil
 	if prev != nil && prev.good && prev.create == e.create {
 		e.value = prev.value
-		e.good, e.rec, e.bare, e.pending, e.override = true, prev.rec, prev.bare, prev.pending, prev.override
+		e.good, e.rec, e.pending, e.override = true, prev.rec, prev.pending, prev.override
 	}
 	return e
 }

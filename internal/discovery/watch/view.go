@@ -114,7 +114,7 @@ func (e *entry) incarnation() string { return e.instance().Incarnation() }
 
 func (e *entry) instance() *instance.Instance {
 	return &instance.Instance{
-		Key: e.Key, Record: e.rec, Bare: e.bare,
+		Key: e.Key, Record: e.rec,
 		Lease: e.leased, CreateRevision: e.originRev, ModRevision: e.mod, Version: e.version,
 	}
 }

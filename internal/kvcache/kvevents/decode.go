@@ -17,10 +17,9 @@ var errType = errors.New("unexpected type")
 // Decode decodes the payload of a message into a batch, replacing its contents. The batch refers to the
 // payload. Events that cannot be decoded are counted; an error means that the whole batch cannot be decoded.
 //
-// A batch is the array [time, events, rank], in which the rank may be missing, or a map of ts, events and
-// data_parallel_rank. An event is an array of its type and its fields by position, or a map with the type
-// under "type". The last fields of an array may be missing (vLLM up to 0.23). Unknown types and fields are
-// skipped.
+// A batch is an array that begins with the time and the events, or a map with ts and events. An event is an
+// array of its type and its fields by position, or a map with the type under "type". The last fields of an
+// array may be missing (vLLM up to 0.23). Unknown types and fields are skipped.
 func Decode(payload []byte, b *Batch) error {
 	b.reset()
 	err := eachPart(payload, func(name string, p []byte) (err error) {
@@ -29,8 +28,6 @@ func Decode(payload []byte, b *Batch) error {
 			b.Time, err = readFloat(p)
 		case "events":
 			err = b.readEvents(p)
-		case "data_parallel_rank":
-			b.Rank, err = readSmall(p)
 		}
 		return err
 	})
@@ -46,7 +43,7 @@ func eachPart(p []byte, f func(name string, value []byte) error) error {
 	if msgp.NextType(p) == msgp.MapType {
 		return eachMember(p, func(key, value []byte) error { return f(string(key), value) })
 	}
-	names := []string{"ts", "events", "data_parallel_rank"}
+	names := []string{"ts", "events"}
 	return eachItem(p, func(i int, item []byte) error {
 		if i < len(names) {
 			return f(names[i], item)
@@ -229,11 +226,8 @@ func readInt(p []byte) (int64, error) {
 	return i, wrap(err)
 }
 
-// readSmall reads a count or an index; null is Absent.
+// readSmall reads a count or an index.
 func readSmall(p []byte) (int, error) {
-	if msgp.IsNil(p) {
-		return Absent, nil
-	}
 	i, _, err := msgp.ReadInt64Bytes(p)
 	if err == nil && (i < 0 || i > math.MaxInt32) {
 		return 0, fmt.Errorf("%w: %d", errType, i)
@@ -307,7 +301,6 @@ type Event struct {
 // Batch is one message of a publisher.
 type Batch struct {
 	Time   float64 // seconds since 1970, by the engine's clock
-	Rank   int     // data-parallel rank; Absent if there is only one
 	Events []Event
 	// Bad is the number of events that were skipped because they could not be decoded.
 	Bad int
@@ -318,7 +311,7 @@ type Batch struct {
 }
 
 func (b *Batch) reset() {
-	*b = Batch{Rank: Absent, Events: b.Events[:0], hashes: b.hashes[:0], tokens: b.tokens[:0], extra: b.extra[:0]}
+	*b = Batch{Events: b.Events[:0], hashes: b.hashes[:0], tokens: b.tokens[:0], extra: b.extra[:0]}
 }
 
 var errShort = errors.New("truncated message")

@@ -117,7 +117,7 @@ func TestRecorded(t *testing.T) {
 			asMap := map[string]any{"ts": want[0], "events": want[1], "something": map[string]any{"new": nil}}
 			for _, p := range [][]byte{p, older(t, p, false), older(t, p, true), pack(t, asMap)} {
 				b := decode(t, p)
-				if b.Time != want[0] || b.Rank != kvevents.Absent && int64(b.Rank) != whole(want[2]) || b.Bad != 0 || len(b.Events) != len(want[1].([]any)) {
+				if b.Time != want[0] || b.Bad != 0 || len(b.Events) != len(want[1].([]any)) {
 					t.Fatalf("%s: %+v", name, b)
 				}
 				for i, e := range want[1].([]any) {
@@ -160,21 +160,21 @@ func TestShapes(t *testing.T) {
 		batch any
 		want  string
 	}{
-		"no rank":        {[]any{1.5, []any{}}, `{"Time":1.5,"Rank":-1,"Events":null,"Bad":0}`},
-		"time is whole":  {[]any{2, []any{}, 3}, `{"Time":2,"Rank":3,"Events":null,"Bad":0}`},
-		"a null rank":    {[]any{2, []any{}, nil, "more"}, `{"Time":2,"Rank":-1,"Events":null,"Bad":0}`},
-		"unknown events": {[]any{2, []any{[]any{"New", 1}, map[string]any{"type": "New"}, map[string]any{}, []any{}}, 0}, `{"Time":2,"Rank":0,"Events":null,"Bad":0}`},
+		"no rank":        {[]any{1.5, []any{}}, `{"Time":1.5,"Events":null,"Bad":0}`},
+		"time is whole":  {[]any{2, []any{}, 3}, `{"Time":2,"Events":null,"Bad":0}`},
+		"more items":     {[]any{2, []any{}, nil, "more"}, `{"Time":2,"Events":null,"Bad":0}`},
+		"unknown events": {[]any{2, []any{[]any{"New", 1}, map[string]any{"type": "New"}, map[string]any{}, []any{}}, 0}, `{"Time":2,"Events":null,"Bad":0}`},
 		"bad events": {
 			[]any{2, []any{7, []any{7}, []any{"BlockStored", []any{1}, nil, []any{1, 2}, 3}, []any{"BlockRemoved", []any{"x"}}}, 0},
-			`{"Time":2,"Rank":0,"Events":null,"Bad":4}`,
+			`{"Time":2,"Events":null,"Bad":4}`,
 		},
 		"hashes": {
 			[]any{2, []any{[]any{"BlockRemoved", []any{int64(-1), uint64(math.MaxUint64), uint64(1 << 63), digest, 0}}}},
-			`{"Time":2,"Rank":-1,"Events":[{"Kind":2,"Hashes":[18446744073709551615,18446744073709551615,9223372036854775808,258,0],"Parent":0,"HasParent":false,"Tokens":null,"BlockSize":0,"LoRAID":-1,"LoRA":null,"Extra":null,"Spec":null,"Medium":null,"Remote":false,"Group":-1}],"Bad":0}`,
+			`{"Time":2,"Events":[{"Kind":2,"Hashes":[18446744073709551615,18446744073709551615,9223372036854775808,258,0],"Parent":0,"HasParent":false,"Tokens":null,"BlockSize":0,"LoRAID":-1,"LoRA":null,"Extra":null,"Spec":null,"Medium":null,"Remote":false,"Group":-1}],"Bad":0}`,
 		},
 		"a tier without tokens": {
 			[]any{2, []any{map[string]any{"type": "BlockStored", "block_hashes": []any{5}, "token_ids": []any{}, "block_size": 16, "medium": "CPU", "locality": "REMOTE"}}},
-			`{"Time":2,"Rank":-1,"Events":[{"Kind":1,"Hashes":[5],"Parent":0,"HasParent":false,"Tokens":null,"BlockSize":16,"LoRAID":-1,"LoRA":null,"Extra":null,"Spec":null,"Medium":"Q1BV","Remote":true,"Group":-1}],"Bad":0}`,
+			`{"Time":2,"Events":[{"Kind":1,"Hashes":[5],"Parent":0,"HasParent":false,"Tokens":null,"BlockSize":16,"LoRAID":-1,"LoRA":null,"Extra":null,"Spec":null,"Medium":"Q1BV","Remote":true,"Group":-1}],"Bad":0}`,
 		},
 	} {
 		got, err := json.Marshal(decode(t, pack(t, tc.batch)))

@@ -28,6 +28,7 @@ type Index struct {
 	memory  *indexmem.Budget
 	blocks  blocks
 	targets atomic.Pointer[map[Target]*target] // replaced, never changed
+	held    atomic.Int64                       // entries of all targets
 
 	adapters     sync.Map     // roots (Key) of the LoRA adapters that have had blocks
 	adapterCount atomic.Int64 // approximate number of adapters
@@ -76,15 +77,9 @@ func (x *Index) Evict(_ uint32, bytes int64) {
 	}
 }
 
-// share returns the average number of blocks of a target.
-func (x *Index) share() int {
-	all := *x.targets.Load()
-	sum := int64(0)
-	for _, t := range all {
-		sum += t.held.Load()
-	}
-	return int(sum) / max(1, len(all))
-}
+// share returns the average number of blocks of a target. It is called for each new block while the memory is
+// used up.
+func (x *Index) share() int { return int(x.held.Load()) / max(1, len(*x.targets.Load())) }
 
 func (x *Index) lookup(t Target) *target { return (*x.targets.Load())[t] }
 

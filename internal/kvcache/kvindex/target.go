@@ -182,8 +182,8 @@ func (t *target) removed(h kvevents.Hash, group uint16) {
 
 // resize counts entries of blocks.
 func (t *target) resize(by int) {
-	t.held.Add(int64(by))
-	t.peak = max(t.peak, int(t.held.Load()))
+	t.index.held.Add(int64(by))
+	t.peak = max(t.peak, int(t.held.Add(int64(by))))
 	t.index.memory.Add(indexmem.Blocks, int64(by)*entryBytes)
 }
 

@@ -28,9 +28,8 @@ type Row struct {
 
 // Facts are a proxy's facts about an entry that /status does not list.
 type Facts struct {
-	Connector string  // connector in use
-	Group     string  // group of instances it pairs with, "" for all with its connector
-	Ranks     []int64 // requests in flight by data-parallel rank; empty if there is one rank
+	Connector string // connector in use
+	Group     string // group of instances it pairs with, "" for all with its connector
 }
 
 // Proxy is one of the proxies in front of the fleet.
@@ -167,7 +166,7 @@ type Load struct {
 	Held     int64   `json:"held,omitempty"`    // tokens of prompts
 	Others   float64 `json:"others,omitempty"`  // legs of the other proxies
 	Hit      value   `json:"hit"`
-	Ranks    []int64 `json:"ranks,omitempty"`
+	Ranks    []int64 `json:"ranks,omitempty"` // requests in flight by data-parallel rank; empty if there is one rank
 	Engine   *Engine `json:"engine,omitempty"`
 }
 
@@ -184,12 +183,15 @@ type Engine struct {
 const oldEngine = 30
 
 func load(l *instance.Listing, f Facts, hit value) Load {
-	out := Load{Hit: hit, Ranks: f.Ranks}
+	out := Load{Hit: hit}
 	if l.InFlight != nil {
 		out.InFlight = *l.InFlight
 	}
 	if more := l.Load; more != nil {
 		out.Waiting, out.Held, out.Others = more.WaitingTokens, more.HeldTokens, math.Round(more.Others)
+		for _, rank := range more.Ranks {
+			out.Ranks = append(out.Ranks, rank.InFlight)
+		}
 		if e := more.Engine; e != nil {
 			out.Engine = &Engine{
 				Usage: math.Round(e.Usage*100) / 100, Capacity: e.Capacity, Running: e.Running, Waiting: e.Waiting, Old: e.Age > oldEngine,

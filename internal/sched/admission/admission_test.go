@@ -224,6 +224,20 @@ func TestStatus_ModelWithoutEngines(t *testing.T) {
 	assert.Equal(t, []string{"m", "other"}, r.models(), "its engines are back")
 }
 
+// Of many keys with as many waiting requests, Status always lists the same.
+func TestStatus_ManyKeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	r.busy("m")
+	for i := range 80 {
+		r.send(admission.Request{Key: fmt.Sprint(i)})
+	}
+	first := r.Status()[0].Keys
+	for range 5 {
+		assert.Equal(t, first, r.Status()[0].Keys)
+	}
+}
+
 // A request does not wait in a queue that was dropped between its lookup and its wait: no event would end
 // that wait.
 func TestDroppedQueue(t *testing.T) {

@@ -77,7 +77,7 @@ func (m *queue) status() (s instance.ListedQueue, listed bool) {
 			}
 		}
 	}
-	names := slices.SortedFunc(maps.Keys(s.Keys), func(a, b string) int { return s.Keys[b] - s.Keys[a] })
+	names := slices.SortedFunc(maps.Keys(s.Keys), func(a, b string) int { return cmp.Or(s.Keys[b]-s.Keys[a], cmp.Compare(a, b)) })
 	for _, name := range names[min(len(names), maxListedKeys):] {
 		delete(s.Keys, name)
 	}
