@@ -14,7 +14,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -109,10 +108,8 @@ func TestPairs_EveryAPI(t *testing.T) {
 			t.Parallel()
 			eachAPI(t, both(), func(t *testing.T, q scenario) {
 				r, why, pairs := start(t, mode, 1, 1, nil), "", int64(1)
-				if mode == fakevllm.Mooncake {
-					if r.bootstraps(); q.path == messagesPath { // its legs would wait for each other in vain
-						why, pairs = "messages_need_length", 0
-					}
+				if mode == fakevllm.Mooncake && q.path == messagesPath { // its legs would wait for each other in vain
+					why, pairs = "messages_need_length", 0
 				}
 				a := r.postScenario(q)
 				r.checkWhole(q, a)
@@ -154,14 +151,6 @@ func TestTransferParams_NotPassedOn(t *testing.T) {
 			t.Errorf("%s: %d, broken %v\ngot  %s\nwant %s", tc.path, got.status, got.broken, got.body, tc.want)
 		}
 	}
-}
-
-// bootstraps adds the fields that decode needs to the records of a pair of Mooncake engines.
-func (r *rig) bootstraps() {
-	p := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
-	p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
-	p.Record.Ports = map[string][]int{instance.PortBootstrap: {r.P[0].Bootstrap()}}
-	r.members.set(p, instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
 }
 
 // script lets an engine fail on every route.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,16 +49,9 @@ func (r *rig) postWithin(path, body string) answer {
 
 // withEngine adds odd to the membership. If beside is false, odd replaces the good engines of its role.
 func (r *rig) withEngine(odd *instance.Instance, beside bool) {
-	var list []*instance.Instance
-	for _, s := range r.P {
-		if odd.Role != instance.Prefill || beside {
-			list = append(list, instanceAt(instance.Prefill, s.Address(), fakevllm.Plain))
-		}
-	}
-	for _, s := range r.D {
-		if odd.Role != instance.Decode || beside {
-			list = append(list, instanceAt(instance.Decode, s.Address(), fakevllm.Plain))
-		}
+	list := slices.Clone(r.members.Snapshot().All())
+	if !beside {
+		list = slices.DeleteFunc(list, func(in *instance.Instance) bool { return in.Role == odd.Role })
 	}
 	r.members.set(append(list, odd)...)
 }

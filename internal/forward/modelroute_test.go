@@ -87,10 +87,9 @@ func startRoutes(t *testing.T, models []string, routes map[string][]string, tune
 		},
 		sched: noProbes,
 	})
-	r.members.change(func(in *instance.Instance) *instance.Instance {
+	r.members.change(func(in *instance.Instance) {
 		in.Record.Models = []string{models[served[in.Address]]}
 		in.Record.Labels = map[string]string{"pair": fmt.Sprint(served[in.Address])}
-		return in
 	})
 	return r, change
 }
