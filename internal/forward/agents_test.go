@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -127,29 +126,6 @@ func TestPairs_EveryAPI(t *testing.T) {
 				r.checkEngines()
 			})
 		})
-	}
-}
-
-// No form of answer passes transfer params on to a client.
-func TestTransferParams_NotPassedOn(t *testing.T) {
-	t.Parallel()
-	const kv = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
-	for _, tc := range []struct{ path, answer, want string }{
-		{"/v1/completions", `{"choices":[{"text":"x"}],` + kv + `}`, `{"choices":[{"text":"x"}],"kv_transfer_params":null}`},
-		{responsesPath, `{"output":[],` + kv + `}`, `{"output":[],"kv_transfer_params":null}`},
-		{messagesPath, `{"content":[],` + kv + `}`, `{"content":[]}`},
-		{responsesPath, "event: response.completed\ndata: {\"response\":{" + kv + "}}\n\n", "event: response.completed\ndata: {\"response\":{\"kv_transfer_params\":null}}\n\n"},
-		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}]," + kv + ",\"ec_transfer_params\":{\"h\":1}}\n\ndata: [DONE]\n\n",
-			"data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}],\"kv_transfer_params\":null,\"ec_transfer_params\":null}\n\ndata: [DONE]\n\n"},
-		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]," + kv + "}\n\ndata: [DONE]\n\n", "data: {\"choices\":[{\"text\":\"x\"}],\"kv_transfer_params\":null}\n\ndata: [DONE]\n\n"},
-	} {
-		s := &scriptedClient{prefill: []byte(`{}`), header: http.Header{"Content-Type": {"application/json"}}, answer: []byte(tc.answer), length: int64(len(tc.answer)), end: io.EOF}
-		if !strings.HasPrefix(tc.answer, "{") {
-			s.header, s.length = http.Header{"Content-Type": {"text/event-stream"}}, -1
-		}
-		if got := relayOnce(t, s, tc.path); got.status != http.StatusOK || got.broken || string(got.body) != tc.want {
-			t.Errorf("%s: %d, broken %v\ngot  %s\nwant %s", tc.path, got.status, got.broken, got.body, tc.want)
-		}
 	}
 }
 

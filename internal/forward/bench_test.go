@@ -146,7 +146,17 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	if len(decode) == 0 {
 		decode = []string{"d:1"}
 	}
-	list := []*instance.Instance{instanceAt(instance.Prefill, "p:1", fakevllm.NIXL)}
+	serve := rolesHandler(b, up, set, []string{"p:1"}, decode).Completion(openai.Completion)
+	return func(w http.ResponseWriter, r *http.Request) { serve(relay.Std(w), r) }
+}
+
+// rolesHandler returns a handler for instances at these addresses.
+func rolesHandler(b testing.TB, up upstream.Client, set func(*forward.Options), prefill, decode []string) *forward.Handler {
+	b.Helper()
+	var list []*instance.Instance
+	for _, address := range prefill {
+		list = append(list, instanceAt(instance.Prefill, address, fakevllm.NIXL))
+	}
 	for _, address := range decode {
 		list = append(list, instanceAt(instance.Decode, address, fakevllm.NIXL))
 	}
@@ -164,6 +174,5 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	set(&o)
 	h, err := forward.New(o)
 	require.NoError(b, err)
-	serve := h.Completion(openai.Completion)
-	return func(w http.ResponseWriter, r *http.Request) { serve(relay.Std(w), r) }
+	return h
 }

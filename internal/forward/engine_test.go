@@ -56,26 +56,6 @@ func (r *rig) withEngine(odd *instance.Instance, beside bool) {
 	r.members.set(append(list, odd)...)
 }
 
-// The proxy never requests a protocol switch. An engine that switches protocols has failed, and its
-// connection is closed.
-func TestSwitchedProtocol(t *testing.T) {
-	t.Parallel()
-	for _, role := range instance.Roles() {
-		t.Run(string(role), func(t *testing.T) {
-			t.Parallel()
-			r := start(t, fakevllm.Plain, 1, 1, nil)
-			odd, left := wireEngine(t, role, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-			r.withEngine(odd, true)
-			for range 4 {
-				body := `{"model":"m","prompt":"x","max_tokens":3}`
-				r.checkComplete(r.postWithin("/v1/completions", body), false, body)
-			}
-			await(t, "the end of the connection", left)
-			assert.Contains(t, r.rec.retried(), string(role)+"/bad_answer")
-		})
-	}
-}
-
 // The status of an error is enough to try another instance: the proxy does not wait for the body.
 func TestStalledErrorOfOneInstance(t *testing.T) {
 	t.Parallel()

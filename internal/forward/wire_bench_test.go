@@ -14,15 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/forward/flow"
-	"github.com/pdmesh/pdmesh/internal/forward/leg"
-	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // loggingRecorder writes lines of the access log, as the proxy does.
@@ -80,30 +74,12 @@ func BenchmarkWire(b *testing.B) {
 // wired starts a proxy in front of these engines.
 func wired(b *testing.B, prefill, decode []string) string {
 	b.Helper()
-	var m members
-	var all []*instance.Instance
-	for _, address := range prefill {
-		all = append(all, instanceAt(instance.Prefill, address, fakevllm.NIXL))
-	}
-	for _, address := range decode {
-		all = append(all, instanceAt(instance.Decode, address, fakevllm.NIXL))
-	}
-	m.set(all...)
-	tracker := health.New(health.Options{Source: &m, Prober: prober{}, Log: quiet()})
-	b.Cleanup(tracker.Close)
 	client := upstream.NewPool(upstream.Options{})
 	b.Cleanup(client.Close)
 	queue := logging.NewQueue(discarding{}, nil)
 	b.Cleanup(func() { queue.Flush(time.Minute) })
 	lines := forward.NewAccessLog(queue, logging.FormatText)
-	h, err := forward.New(forward.Options{
-		Config: flow.Config{
-			Picker: sched.New(sched.Options{Source: &m, Health: tracker, PairKey: pairKey}),
-			Health: tracker, Log: quiet(),
-		},
-		Settings: leg.Settings{Upstream: client}, Recorder: loggingRecorder{log: lines},
-	})
-	require.NoError(b, err)
+	h := rolesHandler(b, client, func(o *forward.Options) { o.Recorder = loggingRecorder{log: lines} }, prefill, decode)
 	deps := httpapi.Deps{Log: quiet(), Data: httpapi.DataHandlers{
 		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored, Models: h.Models,
 	}}
