@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/bypass"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -109,10 +107,8 @@ func TestPairs_EveryAPI(t *testing.T) {
 			t.Parallel()
 			eachAPI(t, both(), func(t *testing.T, q scenario) {
 				r, why, pairs := start(t, mode, 1, 1, nil), "", int64(1)
-				if mode == fakevllm.Mooncake {
-					if r.bootstraps(); q.path == messagesPath { // its legs would wait for each other in vain
-						why, pairs = "messages_need_length", 0
-					}
+				if mode == fakevllm.Mooncake && q.path == messagesPath { // its legs would wait for each other in vain
+					why, pairs = "messages_need_length", 0
 				}
 				a := r.postScenario(q)
 				r.checkWhole(q, a)
@@ -131,37 +127,6 @@ func TestPairs_EveryAPI(t *testing.T) {
 			})
 		})
 	}
-}
-
-// No form of answer passes transfer params on to a client.
-func TestTransferParams_NotPassedOn(t *testing.T) {
-	t.Parallel()
-	const kv = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
-	for _, tc := range []struct{ path, answer, want string }{
-		{"/v1/completions", `{"choices":[{"text":"x"}],` + kv + `}`, `{"choices":[{"text":"x"}],"kv_transfer_params":null}`},
-		{responsesPath, `{"output":[],` + kv + `}`, `{"output":[],"kv_transfer_params":null}`},
-		{messagesPath, `{"content":[],` + kv + `}`, `{"content":[]}`},
-		{responsesPath, "event: response.completed\ndata: {\"response\":{" + kv + "}}\n\n", "event: response.completed\ndata: {\"response\":{\"kv_transfer_params\":null}}\n\n"},
-		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}]," + kv + ",\"ec_transfer_params\":{\"h\":1}}\n\ndata: [DONE]\n\n",
-			"data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}],\"kv_transfer_params\":null,\"ec_transfer_params\":null}\n\ndata: [DONE]\n\n"},
-		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]," + kv + "}\n\ndata: [DONE]\n\n", "data: {\"choices\":[{\"text\":\"x\"}],\"kv_transfer_params\":null}\n\ndata: [DONE]\n\n"},
-	} {
-		s := &scriptedClient{prefill: []byte(`{}`), header: http.Header{"Content-Type": {"application/json"}}, answer: []byte(tc.answer), length: int64(len(tc.answer)), end: io.EOF}
-		if !strings.HasPrefix(tc.answer, "{") {
-			s.header, s.length = http.Header{"Content-Type": {"text/event-stream"}}, -1
-		}
-		if got := relayOnce(t, s, tc.path); got.status != http.StatusOK || got.broken || string(got.body) != tc.want {
-			t.Errorf("%s: %d, broken %v\ngot  %s\nwant %s", tc.path, got.status, got.broken, got.body, tc.want)
-		}
-	}
-}
-
-// bootstraps adds the fields that decode needs to the records of a pair of Mooncake engines.
-func (r *rig) bootstraps() {
-	p := instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
-	p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
-	p.Record.Ports = map[string][]int{instance.PortBootstrap: {r.P[0].Bootstrap()}}
-	r.members.set(p, instanceAt(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
 }
 
 // script lets an engine fail on every route.

@@ -5,10 +5,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -272,10 +270,8 @@ func TestInvalidRequest_QueriesBounded(t *testing.T) {
 	const many = 40
 	arrived := make(chan struct{}, many)
 	release := make(chan struct{})
-	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if q.Method != http.MethodPost {
-			return // a probe; only queries are delayed
-		}
+	r := start(t, fakevllm.Plain, 0, 0, nil)
+	r.members.set(handlerEngine(t, instance.Decode, func(w http.ResponseWriter, q *http.Request) {
 		arrived <- struct{}{}
 		select {
 		case <-release:
@@ -283,9 +279,6 @@ func TestInvalidRequest_QueriesBounded(t *testing.T) {
 		}
 		http.Error(w, `{}`, http.StatusBadRequest)
 	}))
-	defer engine.Close()
-	r := start(t, fakevllm.Plain, 0, 0, nil)
-	r.members.set(instanceAt(instance.Decode, engine.Listener.Addr().String(), fakevllm.Plain))
 	var clients sync.WaitGroup
 	for range many {
 		clients.Go(func() {
@@ -310,18 +303,12 @@ func TestInvalidRequest_QueriesBounded(t *testing.T) {
 func TestClientLeaves_DuringQuery(t *testing.T) {
 	t.Parallel()
 	arrived, left := make(chan struct{}), make(chan struct{})
-	engine := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
-		if q.Method != http.MethodPost {
-			return // a probe
-		}
-		_, _ = io.Copy(io.Discard, q.Body)
+	r := start(t, fakevllm.Plain, 0, 0, nil)
+	r.members.set(handlerEngine(t, instance.Decode, func(_ http.ResponseWriter, q *http.Request) {
 		close(arrived)
 		<-q.Context().Done()
 		close(left)
 	}))
-	defer engine.Close()
-	r := start(t, fakevllm.Plain, 0, 0, nil)
-	r.members.set(instanceAt(instance.Decode, engine.Listener.Addr().String(), fakevllm.Plain))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-arrived

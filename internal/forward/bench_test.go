@@ -97,21 +97,18 @@ func (noRecorder) Continued(leg.Class, string, time.Duration) {}
 // BenchmarkRequest measures the data path of one request without the network: reading the body, both legs,
 // the answer.
 func BenchmarkRequest(b *testing.B) {
-	params := `"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1,2,3,4,5,6,7,8],"remote_engine_id":"e","remote_host":"h","remote_port":5600}`
-	answer := []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
-		`"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10},` + params + `}`)
 	var stream []string
 	for i := range 64 {
-		stream = append(stream, fmt.Sprintf(`data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t%d","logprobs":null,"finish_reason":null,"stop_reason":null}]}`+"\n\n", i))
+		stream = append(stream, token(i))
 	}
-	stream = append(stream, "data: [DONE]\n\n")
+	stream = append(stream, closing)
 	for _, bc := range []struct {
 		name   string
 		prompt int
 		stream []string
 	}{{"small", 128, nil}, {"stream64", 2 << 10, stream}, {"prompt64KiB", 64 << 10, nil}} {
 		b.Run(bc.name, func(b *testing.B) {
-			h := benchHandler(b, &canned{prefill: answer, stream: bc.stream})
+			h := benchHandler(b, &canned{prefill: []byte(plainAnswer), stream: bc.stream})
 			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":64,"temperature":0,"stream":%v}`, strings.Repeat("x", bc.prompt), bc.stream != nil)
 			serve(b, h, body, len(body))
 		})
@@ -149,7 +146,17 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	if len(decode) == 0 {
 		decode = []string{"d:1"}
 	}
-	list := []*instance.Instance{instanceAt(instance.Prefill, "p:1", fakevllm.NIXL)}
+	serve := rolesHandler(b, up, set, []string{"p:1"}, decode).Completion(openai.Completion)
+	return func(w http.ResponseWriter, r *http.Request) { serve(relay.Std(w), r) }
+}
+
+// rolesHandler returns a handler for instances at these addresses.
+func rolesHandler(b testing.TB, up upstream.Client, set func(*forward.Options), prefill, decode []string) *forward.Handler {
+	b.Helper()
+	var list []*instance.Instance
+	for _, address := range prefill {
+		list = append(list, instanceAt(instance.Prefill, address, fakevllm.NIXL))
+	}
 	for _, address := range decode {
 		list = append(list, instanceAt(instance.Decode, address, fakevllm.NIXL))
 	}
@@ -167,6 +174,5 @@ func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), dec
 	set(&o)
 	h, err := forward.New(o)
 	require.NoError(b, err)
-	serve := h.Completion(openai.Completion)
-	return func(w http.ResponseWriter, r *http.Request) { serve(relay.Std(w), r) }
+	return h
 }

@@ -3,11 +3,10 @@ package forward_test
 import (
 	"context"
 	"encoding/json"
-	"io"
 	"net/http"
 	"regexp"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
@@ -55,10 +53,7 @@ func TestFailingInstance_EjectedAndReadmitted(t *testing.T) {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 4, 4, nil)
-			s := r.P[0]
-			if role == instance.Decode {
-				s = r.D[0]
-			}
+			s := r.engines(role)[0]
 			script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Probability: 0.5, Seed: 1})
 			body := chatBody(true, "")
 			before := legs(r.P)
@@ -96,10 +91,7 @@ func TestInstance_FailsOneModel(t *testing.T) {
 			for _, in := range r.members.Snapshot().All() {
 				r.observe(in.Key, model, "other")
 			}
-			s := r.P[0]
-			if role == instance.Decode {
-				s = r.D[0]
-			}
+			s := r.engines(role)[0]
 			fine, fails := chatBody(false, ""), strings.Replace(chatBody(false, ""), `"m"`, `"other"`, 1)
 			// pair sends requests for each model, and reports whether s got the one that it fails.
 			pair := func() (failed bool) {
@@ -138,10 +130,7 @@ func TestInstance_FailsOneModel(t *testing.T) {
 // instance it hangs on and the channel of its answer.
 func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm.Server, <-chan answer) {
 	t.Helper()
-	s := r.P[0]
-	if role == instance.Decode {
-		s = r.D[0]
-	}
+	s := r.engines(role)[0]
 	script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
 	done := async(func() answer { return r.postScenario(q) })
 	eventually(t, "the leg hangs", func() bool { return s.Counters().Faults >= 1 }) // a probe may hang by now as well
@@ -152,14 +141,11 @@ func waitingLeg(t *testing.T, r *rig, role instance.Role, q scenario) (*fakevllm
 // pass.
 func TestWaitingLeg_CancelledOnRemoval(t *testing.T) {
 	t.Parallel()
-	changes := map[string]func(*instance.Instance) *instance.Instance{
-		"left":    func(*instance.Instance) *instance.Instance { return nil },
-		"down":    func(i *instance.Instance) *instance.Instance { i.Record.State = instance.Down; return i },
-		"removed": func(i *instance.Instance) *instance.Instance { i.Intent = instance.Removed; return i },
-		"restarted": func(i *instance.Instance) *instance.Instance {
-			i.Record.ID += "-next"
-			return i
-		},
+	changes := map[string]func(*instance.Instance){
+		"left":      nil,
+		"down":      func(i *instance.Instance) { i.Record.State = instance.Down },
+		"removed":   func(i *instance.Instance) { i.Intent = instance.Removed },
+		"restarted": func(i *instance.Instance) { i.Record.ID += "-next" },
 	}
 	for name, change := range changes {
 		for _, role := range instance.Roles() {
@@ -168,12 +154,11 @@ func TestWaitingLeg_CancelledOnRemoval(t *testing.T) {
 				eachAPI(t, both(), func(t *testing.T, q scenario) {
 					r := start(t, fakevllm.NIXL, 2, 2, nil)
 					s, done := waitingLeg(t, r, role, q)
-					r.members.change(func(in *instance.Instance) *instance.Instance {
-						if in.Key == key(role, s) {
-							return change(in)
-						}
-						return in
-					})
+					if change == nil {
+						r.members.remove(s)
+					} else {
+						r.members.changeAt(s, change)
+					}
 					r.checkWhole(q, <-done)
 					assert.Equal(t, string(role)+"/gone", r.rec.retried(), "retried")
 					eventually(t, "the hung leg is aborted", func() bool { return aborted(s.Counters()) == 1 })
@@ -184,40 +169,9 @@ func TestWaitingLeg_CancelledOnRemoval(t *testing.T) {
 	}
 }
 
-// delayedClient is an upstream client that lets a test act after a decode instance's first content has
-// arrived and before it is read.
-type delayedClient struct {
-	upstream.Client
-	first  atomic.Bool
-	happen func(leg context.Context, in *instance.Instance)
-}
-
-func (h *delayedClient) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
-	resp, err := h.Client.Do(ctx, r)
-	if err == nil && r.Instance.Role == instance.Decode {
-		resp.Body = &delayedBody{resp.Body, h, ctx, r.Instance}
-	}
-	return resp, err
-}
-
-type delayedBody struct {
-	io.ReadCloser
-	h   *delayedClient
-	ctx context.Context //nolint:containedctx // that of the request it is the body of
-	in  *instance.Instance
-}
-
 var lastEvent = regexp.MustCompile(`\[DONE\]|message_stop|"response\.(completed|incomplete)"`)
 
 var firstContent = regexp.MustCompile(`"content":"[^"]|output_text\.delta|content_block_delta|"token_ids":\[\d`)
-
-func (b *delayedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if firstContent.Match(p[:n]) && !lastEvent.Match(p[:n]) && b.h.first.CompareAndSwap(false, true) {
-		b.h.happen(b.ctx, b.in)
-	}
-	return n, err
-}
 
 // A leg that was called off while its first content was unread is not committed: nothing would follow that
 // content.
@@ -225,10 +179,15 @@ func TestCancelledLeg_NotCommitted(t *testing.T) {
 	t.Parallel()
 	eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 		var r *rig
+		var first sync.Once
 		r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
-			o.Upstream = &delayedClient{Client: o.Upstream, happen: func(leg context.Context, in *instance.Instance) {
-				r.members.remove(in.Key)
-				<-leg.Done()
+			o.Upstream = &hookedClient{Client: o.Upstream, role: instance.Decode, after: func(leg context.Context, read []byte, _ error) {
+				if firstContent.Match(read) && !lastEvent.Match(read) {
+					first.Do(func() {
+						r.members.remove(r.D[0])
+						<-leg.Done()
+					})
+				}
 			}}
 		})
 		// The first instance is picked first; its first content comes well before the rest.
@@ -248,12 +207,7 @@ func TestDraining_LegsFinish(t *testing.T) {
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 200 * time.Millisecond, Times: 1})
 		done := async(func() answer { return r.postScenario(q) })
 		eventually(t, "the decode leg runs", func() bool { return r.D[0].Counters().Faults == 1 })
-		r.members.change(func(in *instance.Instance) *instance.Instance {
-			if in.Key == key(instance.Decode, r.D[0]) {
-				in.Record.State = instance.Draining
-			}
-			return in
-		})
+		r.members.changeAt(r.D[0], func(in *instance.Instance) { in.Record.State = instance.Draining })
 		r.checkWhole(q, <-done)
 		e := r.entry()
 		require.True(t, e.Failed == 0 && e.Decode == r.D[0].Address(), "entry %+v", e)
@@ -269,10 +223,7 @@ func TestSilentEngine(t *testing.T) {
 			t.Parallel()
 			eachAPI(t, streamed(), func(t *testing.T, q scenario) {
 				r := startHealth(t, fakevllm.NIXL, 2, 2, nil, func(o *health.Options) { o.SilenceLimit = time.Second })
-				s := r.P[0]
-				if role == instance.Decode {
-					s = r.D[0]
-				}
+				s := r.engines(role)[0]
 				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/health"})
 				_, done := waitingLeg(t, r, role, q)
 				r.checkWhole(q, <-done)
@@ -378,15 +329,12 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 			t.Parallel()
 			eachAPI(t, both(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) { o.Fallback = false })
-				list := r.P
-				if role == instance.Decode {
-					list = r.D
-				}
+				list := r.engines(role)
 				script(t, list[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
 				script(t, list[1], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
 				done := async(func() answer { return r.postScenario(q) })
 				eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
-				r.members.remove(key(role, list[1]))
+				r.members.remove(list[1])
 				r.checkWhole(q, <-done)
 				assert.Equal(t, string(role)+"/status_5xx "+string(role)+"/gone", r.rec.retried(), "retried")
 				r.checkEngines()

@@ -1,9 +1,6 @@
 package forward_test
 
 import (
-	"bufio"
-	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -53,10 +50,7 @@ func TestBusyEngine_ProgressExtendsLimits(t *testing.T) {
 			t.Parallel()
 			eachSequential(t, func(t *testing.T, mode fakevllm.Mode, q scenario) {
 				r := startTuned(t, mode, 1, 1, tuning{forward: busy(true), sched: noProbes})
-				engine := r.D[0]
-				if c.role == instance.Prefill {
-					engine = r.P[0]
-				}
+				engine := r.engines(c.role)[0]
 				slow := c.fault
 				slow.Kind = fakevllm.FaultSlow
 				script(t, engine, slow)
@@ -99,10 +93,7 @@ func TestTrialsExtendNoLimit(t *testing.T) {
 				require.NoError(t, err)
 				r.tracker.Observe(key(c.role, s), ranks)
 			}
-			engines := r.D
-			if c.role == instance.Prefill {
-				engines = r.P
-			}
+			engines := r.engines(c.role)
 			script(t, engines[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
 			for _, s := range engines {
 				read(s)
@@ -162,10 +153,7 @@ func TestLimitErrorsNameTheSetting(t *testing.T) {
 				o.Fallback, o.RetryRatio, o.MaxAttempts = false, -1, 2
 			}})
 			c.fault.Kind = fakevllm.FaultHang
-			engine := r.D[0]
-			if c.role == instance.Prefill {
-				engine = r.P[0]
-			}
+			engine := r.engines(c.role)[0]
 			script(t, engine, c.fault)
 			q := scenario{chatPath, c.stream}
 			r.checkRefused(q, r.postScenario(q), http.StatusGatewayTimeout, c.says)
@@ -240,10 +228,7 @@ func TestOvertakenLeg_Retried(t *testing.T) {
 			r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) {
 				o.Progress = func(instance.Key) (last, ran time.Time, _ bool) { return time.Now(), time.Now(), true }
 			})
-			engines := r.D
-			if c.role == instance.Prefill {
-				engines = r.P
-			}
+			engines := r.engines(c.role)
 			for _, s := range engines { // the first leg of the role, on whichever engine
 				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, At: c.at, Times: 1})
 			}
@@ -295,16 +280,11 @@ func TestError_NamesOtherLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.BodyTimeout = 100 * time.Millisecond })
-			conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(r.URL, "http://"))
-			require.NoError(t, err)
-			defer func() { _ = conn.Close() }()
-			_, err = io.WriteString(conn, "POST "+chatPath+" HTTP/1.1\r\nHost: p\r\nContent-Type: application/json\r\n"+sent)
-			require.NoError(t, err)
-			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			_, in := r.sendRaw("POST " + chatPath + " HTTP/1.1\r\nHost: p\r\nContent-Type: application/json\r\n" + sent)
+			resp, err := http.ReadResponse(in, nil)
 			require.NoError(t, err)
 			defer func() { _ = resp.Body.Close() }()
-			body, err := io.ReadAll(resp.Body)
-			r.checkRefused(q, answer{resp.StatusCode, resp.Header, body, err}, http.StatusBadRequest, "it did not arrive within 0.1 s (a fixed limit)")
+			r.checkRefused(q, readRest(resp, resp.Body), http.StatusBadRequest, "it did not arrive within 0.1 s (a fixed limit)")
 		})
 	}
 	t.Run("retries", func(t *testing.T) {

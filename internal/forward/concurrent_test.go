@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -170,9 +169,7 @@ func startConcurrentTuned(t *testing.T, dialect string, prefills, decodes int, t
 		if i >= prefills {
 			e.role = instance.Decode
 		}
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(e, w, r) }))
-		t.Cleanup(s.Close)
-		e.address = strings.TrimPrefix(s.URL, "http://")
+		e.address = handlerEngine(t, e.role, func(w http.ResponseWriter, r *http.Request) { m.serve(e, w, r) }).Address
 		if e.role == instance.Prefill {
 			m.P = append(m.P, e)
 		} else {
@@ -201,13 +198,8 @@ func (m *concurrentRig) join() {
 }
 
 func (m *concurrentRig) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		return // a health probe
-	}
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
+	assert.NoError(m.t, err)
 	var said struct {
 		KV pairParams `json:"kv_transfer_params"`
 	}
@@ -217,14 +209,10 @@ func (m *concurrentRig) serve(e *pairEngine, w http.ResponseWriter, r *http.Requ
 		answer:  make(chan func(http.ResponseWriter), 1),
 	}
 	m.legs <- p
-	for {
-		select {
-		case f := <-p.answer:
-			f(w)
-			return
-		case <-r.Context().Done():
-			return
-		}
+	select {
+	case f := <-p.answer:
+		f(w)
+	case <-r.Context().Done():
 	}
 }
 

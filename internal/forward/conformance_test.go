@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -60,29 +61,26 @@ func TestConformanceAbort(t *testing.T) {
 			paths = apis()
 		}
 		for _, at := range []struct {
-			name    string
-			prefill bool
-			fault   fakevllm.Fault
+			name  string
+			role  instance.Role
+			fault fakevllm.Fault
 		}{
-			{"prefill", true, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Times: 1}},
-			{"decode", false, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Times: 1}},
-			{"role", false, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRole, Times: 1}},
-			{"stream", false, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2, Times: 1}},
+			{"prefill", instance.Prefill, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Times: 1}},
+			{"decode", instance.Decode, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Times: 1}},
+			{"role", instance.Decode, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRole, Times: 1}},
+			{"stream", instance.Decode, fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterTokens, Tokens: 2, Times: 1}},
 		} {
 			for _, path := range paths {
 				r, q := start(t, fakevllm.Mode(c.Name()), 1, 1, nil), scenario{path, true}
-				engine := r.D[0]
-				if at.prefill {
-					engine = r.P[0]
-				}
+				engine, first := r.engines(at.role)[0], at.role == instance.Prefill
 				script(t, engine, at.fault)
 				ctx, leave := context.WithCancel(t.Context())
 				done := async(func() answer { return r.postCtx(ctx, path, q.body("")) })
 				eventually(t, at.name+": it hangs", func() bool { return engine.Counters().Faults == 1 })
-				if at.prefill && c.Flow() == connector.Concurrent {
+				if first && c.Flow() == connector.Concurrent {
 					eventually(t, "decode has its leg at once", func() bool { return legs(r.D) == 1 })
 				}
-				assert.False(t, at.prefill && c.Flow() != connector.Concurrent && legs(r.D) != 0,
+				assert.False(t, first && c.Flow() != connector.Concurrent && legs(r.D) != 0,
 					"decode has its leg before prefill has answered")
 				leave()
 				<-done
@@ -116,7 +114,8 @@ func TestConformanceFailures(t *testing.T) {
 		"hangs":       {Kind: fakevllm.FaultHang, Times: 1},
 	}
 	eachDialect(t, func(t *testing.T, c connector.Dialect) {
-		for _, prefill := range both() {
+		for _, role := range instance.Roles() {
+			prefill := role == instance.Prefill
 			for name, fault := range faults {
 				if !prefill && (name == "cut" || name == "hangs") {
 					continue // after the commit, or only at the client's own limit
@@ -129,11 +128,7 @@ func TestConformanceFailures(t *testing.T) {
 						o.Prefill = 3 * time.Second
 					}
 				})
-				engine := r.D[0]
-				if prefill {
-					engine = r.P[0]
-				}
-				script(t, engine, fault)
+				script(t, r.engines(role)[0], fault)
 				body := chatBody(true, "")
 				r.checkComplete(r.post("/v1/chat/completions", body), true, body)
 				// A prefill that fails during a decode leg may have sent its KV cache before: then decode
@@ -141,7 +136,7 @@ func TestConformanceFailures(t *testing.T) {
 				e := r.entry()
 				begun := prefill && c.Flow() == connector.Concurrent && e.Failed == 0
 				if e.DecodeOnly != "" || e.Failed != 1 && !begun {
-					t.Errorf("%s, of prefill %t: %+v", name, prefill, e)
+					t.Errorf("%s, of %s: %+v", name, role, e)
 				}
 				r.checkAnswers()
 				eventually(t, "no engine works on what was given up", func() bool {

@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -8,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -182,23 +182,17 @@ func TestStreamLeaves_InstanceDrained(t *testing.T) {
 	r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
 		continuing(o)
 		o.Picker = takeHook{o.Picker, func() {
-			r.members.change(func(in *instance.Instance) *instance.Instance {
+			r.members.change(func(in *instance.Instance) {
 				switch in.Address {
 				case r.D[0].Address():
 					in.Intent = instance.Drain
 				case r.D[1].Address():
 					in.Intent = ""
 				}
-				return in
 			})
 		}}
 	})
-	r.members.change(func(in *instance.Instance) *instance.Instance {
-		if in.Address == r.D[1].Address() {
-			in.Intent = instance.Cordon
-		}
-		return in
-	})
+	r.members.changeAt(r.D[1], func(in *instance.Instance) { in.Intent = instance.Cordon })
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 9, Times: 1})
 	r.checkContinues(completionsPath, "", "broke_off prompt")
 	assert.EqualValues(t, 1, legs(r.D[:1]), "legs on the drained instance")
@@ -225,12 +219,7 @@ func TestStreamLeaves_OnlyPartnerFailsTwice(t *testing.T) {
 			t.Parallel()
 			r := start(t, mode, 1, 2, continuing)
 			lost, other := r.D[0], r.D[1].Address()
-			r.members.change(func(in *instance.Instance) *instance.Instance {
-				if in.Address == other {
-					in.Record.Connector = "offloading"
-				}
-				return in
-			})
+			r.members.changeAt(r.D[1], func(in *instance.Instance) { in.Record.Connector = "offloading" })
 			script(t, lost, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 5, Times: 4})
 			r.checkContinues(completionsPath, "", "broke_off prompt", "broke_off prompt")
 			if e := r.entry(); e.BeganPrefill != r.P[0].Address() || e.BeganDecode != lost.Address() || e.Prefill != "" || e.Decode != other {
@@ -480,10 +469,7 @@ func TestStreamContinuesAtEveryCut(t *testing.T) {
 
 // recordVersion sets the version of vLLM in the records of all instances.
 func (r *rig) recordVersion(version string) {
-	r.members.change(func(in *instance.Instance) *instance.Instance {
-		in.Record.Version = version
-		return in
-	})
+	r.members.change(func(in *instance.Instance) { in.Record.Version = version })
 }
 
 // If an instance is drained with a time to move, its streams continue on another one, and streams that cannot
@@ -505,13 +491,7 @@ func TestStreamsMoveOffDrainedInstance(t *testing.T) {
 				}
 				return busy != nil
 			})
-			now := time.Duration(0)
-			r.members.change(func(in *instance.Instance) *instance.Instance {
-				if in.Address == busy.Address() {
-					in.Intent, in.MoveAfter = instance.Drain, &now
-				}
-				return in
-			})
+			r.moveOff(busy)
 			r.checkOne(<-ended, completionsPath, body, engineOptions(slowly))
 			if moves {
 				r.checkMoved(string(leg.Removed) + " prompt")
@@ -536,14 +516,8 @@ func TestStreamContinuesAfterRestart(t *testing.T) {
 	if _, err := io.ReadFull(resp.Body, first[:]); err != nil { // the answer is committed
 		t.Fatal(err)
 	}
-	r.members.change(func(in *instance.Instance) *instance.Instance {
-		if in.Address == r.D[0].Address() {
-			in.Record.ID = "restarted"
-		}
-		return in
-	})
-	rest, err := io.ReadAll(resp.Body)
-	got := answer{status: resp.StatusCode, header: resp.Header, body: append(first[:], rest...), err: err}
+	r.members.changeAt(r.D[0], func(in *instance.Instance) { in.Record.ID = "restarted" })
+	got := readRest(resp, io.MultiReader(bytes.NewReader(first[:]), resp.Body))
 	r.checkOne(got, completionsPath, body, engineOptions(func(*fakevllm.Options) {}))
 	r.checkMoved(string(leg.Removed) + " prompt")
 }

@@ -3,7 +3,6 @@ package forward_test
 import (
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -31,15 +30,13 @@ func TestCORS_EngineHeadersRemoved(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 0, 0, nil)
 	var asked atomic.Int64
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+	r.members.set(handlerEngine(t, instance.Decode, func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
 		w.Header()["Vary"] = []string{"Accept-Language, Origin"}
 		w.Header().Set("Access-Control-Allow-Origin", "*")
 		w.Header().Set("Access-Control-Allow-Credentials", "true")
 		_, _ = io.WriteString(w, `{}`)
 	}))
-	t.Cleanup(s.Close)
-	r.members.set(instanceAt(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
 	plain, pages := r.URL, r.serveCORS()
 	for _, url := range []string{plain, pages} {
 		r.URL = url

@@ -25,9 +25,6 @@ func TestDisaggregateLearns(t *testing.T) {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			r := start(t, mode, 1, 2, func(o *forward.Options) { o.Disaggregate = new(flow.Disaggregate) })
-			if mode == fakevllm.Mooncake {
-				r.bootstraps()
-			}
 			reasons := map[string]int{}
 			for range 64 {
 				body := chatBody(true, "")

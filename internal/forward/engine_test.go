@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,38 +49,11 @@ func (r *rig) postWithin(path, body string) answer {
 
 // withEngine adds odd to the membership. If beside is false, odd replaces the good engines of its role.
 func (r *rig) withEngine(odd *instance.Instance, beside bool) {
-	var list []*instance.Instance
-	for _, s := range r.P {
-		if odd.Role != instance.Prefill || beside {
-			list = append(list, instanceAt(instance.Prefill, s.Address(), fakevllm.Plain))
-		}
-	}
-	for _, s := range r.D {
-		if odd.Role != instance.Decode || beside {
-			list = append(list, instanceAt(instance.Decode, s.Address(), fakevllm.Plain))
-		}
+	list := slices.Clone(r.members.Snapshot().All())
+	if !beside {
+		list = slices.DeleteFunc(list, func(in *instance.Instance) bool { return in.Role == odd.Role })
 	}
 	r.members.set(append(list, odd)...)
-}
-
-// The proxy never requests a protocol switch. An engine that switches protocols has failed, and its
-// connection is closed.
-func TestSwitchedProtocol(t *testing.T) {
-	t.Parallel()
-	for _, role := range instance.Roles() {
-		t.Run(string(role), func(t *testing.T) {
-			t.Parallel()
-			r := start(t, fakevllm.Plain, 1, 1, nil)
-			odd, left := wireEngine(t, role, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
-			r.withEngine(odd, true)
-			for range 4 {
-				body := `{"model":"m","prompt":"x","max_tokens":3}`
-				r.checkComplete(r.postWithin("/v1/completions", body), false, body)
-			}
-			await(t, "the end of the connection", left)
-			assert.Contains(t, r.rec.retried(), string(role)+"/bad_answer")
-		})
-	}
 }
 
 // The status of an error is enough to try another instance: the proxy does not wait for the body.

@@ -118,15 +118,11 @@ func TestExplainStoredResponse(t *testing.T) {
 		id := r.stored("")
 		holder := r.entry().Decode
 		if i == 7 {
-			list := []*instance.Instance{instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL)}
-			for _, d := range r.D {
-				in := instanceAt(instance.Decode, d.Address(), fakevllm.NIXL)
+			r.members.change(func(in *instance.Instance) {
 				if in.Address == holder {
 					in.Intent = instance.Drain
 				}
-				list = append(list, in)
-			}
-			r.members.set(list...)
+			})
 		}
 		body := agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`)
 		p := r.explainAt(responsesPath, body)

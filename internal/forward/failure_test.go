@@ -1,12 +1,14 @@
 package forward_test
 
 import (
-	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -166,17 +168,14 @@ func TestNoInstance(t *testing.T) {
 func TestClientErrorsPass(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		status  int
-		prefill bool
-	}{{400, true}, {400, false}, {413, true}, {422, true}} {
-		t.Run(fmt.Sprintf("%d prefill=%t", tc.status, tc.prefill), func(t *testing.T) {
+		status int
+		role   instance.Role
+	}{{400, instance.Prefill}, {400, instance.Decode}, {413, instance.Prefill}, {422, instance.Prefill}} {
+		t.Run(fmt.Sprintf("%d %s", tc.status, tc.role), func(t *testing.T) {
 			t.Parallel()
 			eachAPI(t, both(), func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 2, 2, nil)
-				list := r.D
-				if tc.prefill {
-					list = r.P
-				}
+				list := r.engines(tc.role)
 				for _, s := range list {
 					script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: tc.status, Body: `{"error":{"message":"yours"}}`})
 				}
@@ -201,6 +200,7 @@ func TestSaturation_NotFailure(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []fakevllm.Fault{
 		{Kind: fakevllm.FaultStatus, Status: 503, Body: saturated},
+		{Kind: fakevllm.FaultStatus, Status: 429, Header: map[string]string{"Retry-After": "7"}},
 		{Kind: fakevllm.FaultErrorEvent, Status: 429},
 	} {
 		for _, role := range instance.Roles() {
@@ -210,10 +210,7 @@ func TestSaturation_NotFailure(t *testing.T) {
 			t.Run(fmt.Sprintf("%s %d %s", fault.Kind, fault.Status, role), func(t *testing.T) {
 				t.Parallel()
 				r := start(t, fakevllm.NIXL, 2, 2, nil)
-				list := r.P
-				if role == instance.Decode {
-					list = r.D
-				}
+				list := r.engines(role)
 				script(t, list[0], fault)
 				body := chatBody(true, "")
 				for range 20 { // far more than the strikes that eject
@@ -223,7 +220,7 @@ func TestSaturation_NotFailure(t *testing.T) {
 					"retried %q, available %t", r.rec.retried(), r.tracker.Available(key(role, list[0])))
 				script(t, list[1], fault)
 				a := r.post("/v1/chat/completions", body)
-				if a.status != fault.Status || fault.Body != "" && (string(a.body) != fault.Body || a.header.Get("Retry-After") != "1") {
+				if a.status != fault.Status || fault.Body != "" && string(a.body) != fault.Body || a.header.Get("Retry-After") != cmp.Or(fault.Header["Retry-After"], "1") {
 					t.Errorf("%d %v: %s", a.status, a.header, a.body)
 				}
 				e := r.entry()
@@ -231,19 +228,6 @@ func TestSaturation_NotFailure(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestAllEnginesBusy(t *testing.T) {
-	t.Parallel()
-	eachAPI(t, both(), func(t *testing.T, q scenario) {
-		r := start(t, fakevllm.Plain, 1, 2, nil)
-		for _, d := range r.D {
-			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Header: map[string]string{"Retry-After": "7"}})
-		}
-		a := r.postScenario(q)
-		require.True(t, a.status == http.StatusTooManyRequests && a.header.Get("Retry-After") == "7",
-			"%d %v: %s", a.status, a.header, a.body)
-	})
 }
 
 // An error event with a status of the 4xx class is the client's error, not a 200.
@@ -274,8 +258,7 @@ func TestLossAfterCommit(t *testing.T) {
 				if kind == fakevllm.FaultDie {
 					r.D[0].Kill()
 				}
-				body, err := io.ReadAll(stream)
-				r.checkBroken(q, answer{resp.StatusCode, resp.Header, body, err})
+				r.checkBroken(q, readRest(resp, stream))
 				if e := r.entry(); e.Outcome != relay.OutcomeBroken || e.Failed != 1 || !slices.Equal(r.rec.failed, []string{"decode/" + string(e.Failure)}) {
 					t.Fatalf("failed %q, entry %+v", r.rec.failed, e)
 				}
@@ -293,14 +276,14 @@ func TestProxyCutsRequests(t *testing.T) {
 	during := fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1}
 	for _, tc := range []struct {
 		name      string
-		prefill   bool
+		role      instance.Role
 		fault     fakevllm.Fault
 		keepAlive time.Duration
 	}{
-		{"during the prefill", true, during, 0},
-		{"before the first token", false, during, 0},
-		{"after the header of a keep-alive", true, during, often},
-		{"in the stream", false, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1, At: fakevllm.AfterTokens, Tokens: 2}, 0},
+		{"during the prefill", instance.Prefill, during, 0},
+		{"before the first token", instance.Decode, during, 0},
+		{"after the header of a keep-alive", instance.Prefill, during, often},
+		{"in the stream", instance.Decode, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1, At: fakevllm.AfterTokens, Tokens: 2}, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -311,20 +294,14 @@ func TestProxyCutsRequests(t *testing.T) {
 			}
 			eachAPI(t, scenarios, func(t *testing.T, q scenario) {
 				r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KeepAlive = tc.keepAlive })
-				role, engine := instance.Decode, r.D[0]
-				if tc.prefill {
-					role, engine = instance.Prefill, r.P[0]
-				}
+				engine := r.engines(tc.role)[0]
 				script(t, engine, tc.fault)
 				got := make(chan answer, 1)
 				if begun {
 					resp, in := r.openStream(q)
-					go func() {
-						body, err := io.ReadAll(in)
-						got <- answer{resp.StatusCode, resp.Header, body, err}
-					}()
+					go func() { got <- readRest(resp, in) }()
 				} else {
-					go func() { got <- r.post(q.path, q.body("")) }()
+					go func() { got <- r.postScenario(q) }()
 				}
 				eventually(t, "the fault to happen", func() bool { return engine.Counters().Faults == 1 })
 				r.cut(leg.ErrStopping)
@@ -343,7 +320,7 @@ func TestProxyCutsRequests(t *testing.T) {
 					t.Errorf("%s, entry %+v", a.body, e)
 				}
 				eventually(t, "the engine to abort", func() bool { return aborted(engine.Counters()) == 1 })
-				if got := r.rec.retried(); got != "" || !r.tracker.Available(key(role, engine)) {
+				if got := r.rec.retried(); got != "" || !r.tracker.Available(key(tc.role, engine)) {
 					t.Errorf("retried %q, or the instance was blamed", got)
 				}
 				r.checkEngines()
@@ -356,14 +333,11 @@ func TestProxyCutsRequests(t *testing.T) {
 func TestProxyCutsPassthrough(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, nil)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		_, _ = io.Copy(io.Discard, q.Body)
+	r.members.set(handlerEngine(t, instance.Decode, func(w http.ResponseWriter, q *http.Request) {
 		_, _ = w.Write(make([]byte, 2<<20))
 		_ = http.NewResponseController(w).Flush()
 		<-q.Context().Done()
 	}))
-	t.Cleanup(s.Close)
-	r.members.set(instanceAt(instance.Decode, s.Listener.Addr().String(), fakevllm.Plain))
 	resp, err := http.DefaultClient.Do(newRequest(t.Context(), t, http.MethodPost, r.URL+"/tokenize", strings.NewReader(`{"model":"m","prompt":"x"}`)))
 	require.NoError(t, err)
 	defer resp.Body.Close()
@@ -418,12 +392,8 @@ func TestMissingBody(t *testing.T) {
 			"Transfer-Encoding: chunked\r\n\r\n100000\r\n" + strings.Repeat("x", 100<<10),
 		} {
 			for _, end := range []string{"close", "reset", "cut"} {
-				c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
-				require.NoError(t, err)
-				t.Cleanup(func() { _ = c.Close() })
-				_, err = io.WriteString(c, line+" HTTP/1.1\r\nHost: x\r\n"+rest)
-				require.NoError(t, err)
-				clients[end] = append(clients[end], c.(*net.TCPConn))
+				c, _ := r.sendRaw(line + " HTTP/1.1\r\nHost: x\r\n" + rest)
+				clients[end] = append(clients[end], c)
 				sent++
 			}
 		}
@@ -541,33 +511,19 @@ func TestSpentTransfer_ReusedConnection(t *testing.T) {
 	for _, used := range []bool{false, true} {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		var drop atomic.Bool
-		door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			b, err := io.ReadAll(q.Body)
-			if err != nil {
-				return
-			}
-			out, err := http.NewRequestWithContext(q.Context(), q.Method, "http://"+r.D[0].Address()+q.URL.Path, bytes.NewReader(b))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			out.Header = q.Header.Clone()
-			resp, err := http.DefaultClient.Do(out)
-			if err != nil {
+		engine := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: r.D[0].Address()})
+		door := handlerEngine(t, instance.Decode, func(w http.ResponseWriter, q *http.Request) {
+			a := httptest.NewRecorder()
+			engine.ServeHTTP(a, q) // the engine has done all the work
+			if drop.CompareAndSwap(true, false) {
 				panic(http.ErrAbortHandler)
 			}
-			defer resp.Body.Close()
-			b, err = io.ReadAll(resp.Body) // the engine has done all the work
-			// The instance of a waiting leg is probed, also through this listener.
-			if q.Method == http.MethodPost && drop.CompareAndSwap(true, false) || err != nil {
-				panic(http.ErrAbortHandler)
-			}
-			w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
-			w.WriteHeader(resp.StatusCode)
-			_, _ = w.Write(b)
-		}))
-		t.Cleanup(door.Close)
-		r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), instanceAt(instance.Decode, strings.TrimPrefix(door.URL, "http://"), fakevllm.NIXL))
+			w.Header().Set("Content-Type", a.Header().Get("Content-Type"))
+			w.WriteHeader(a.Code)
+			_, _ = w.Write(a.Body.Bytes())
+		})
+		door.Record.Connector = string(fakevllm.NIXL)
+		r.members.set(instanceOf(instance.Prefill, r.P[0], fakevllm.NIXL), door)
 		body, want := chatBody(false, ""), int64(2)
 		if used {
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
@@ -746,16 +702,7 @@ func TestOtherPairs_BeforeSecondRound(t *testing.T) {
 		forward: func(o *forward.Options) { o.Fallback, o.MaxAttempts, o.RetryRatio = false, 2, -1 },
 		sched:   prefixPolicy(t),
 	})
-	var list []*instance.Instance
-	for i, version := range []string{"0.31.0", "0.32.0"} {
-		for _, in := range []*instance.Instance{
-			instanceAt(instance.Prefill, r.P[i].Address(), fakevllm.NIXL), instanceAt(instance.Decode, r.D[i].Address(), fakevllm.NIXL),
-		} {
-			in.Record.Version = version
-			list = append(list, in)
-		}
-	}
-	r.members.set(list...)
+	r.ofVersions("0.31.0", "0.32.0", "0.31.0", "0.32.0")
 	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
 	for i := range 8 { // some begin in one group, some in the other
 		a := r.post("/v1/completions", `{"model":"m","max_tokens":2,"prompt":"`+strings.Repeat(strconv.Itoa(i)+" is the number of this line. ", 40)+`"}`)

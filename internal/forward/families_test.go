@@ -19,19 +19,10 @@ import (
 )
 
 // ofVersions sets the vLLM versions in the records of the rig's engines, prefill first.
-func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
-	r.t.Helper()
-	var list []*instance.Instance
-	for i, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
-		role := instance.Prefill
-		if i >= len(r.P) {
-			role = instance.Decode
-		}
-		one := instanceOf(role, s, mode)
-		one.Record.Version = versions[i]
-		list = append(list, one)
+func (r *rig) ofVersions(versions ...string) {
+	for i, s := range slices.Concat(r.P, r.D) {
+		r.members.changeAt(s, func(in *instance.Instance) { in.Record.Version = versions[i] })
 	}
-	r.members.set(list...)
 }
 
 // When the only decode instance of a version does not answer, the prefill instances of
@@ -39,7 +30,7 @@ func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
 func TestOtherVersion_Serves(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
-	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0", "0.31.0", "0.32.0")
+	r.ofVersions("0.31.0", "0.32.0", "0.31.0", "0.32.0")
 	r.D[0].Kill()
 	for range 4 {
 		body := chatBody(true, "")
@@ -56,7 +47,7 @@ func TestNoOtherVersion(t *testing.T) {
 	t.Parallel()
 	for _, prefills := range []int{1, 4} {
 		r := start(t, fakevllm.NIXL, prefills, 2, nil)
-		r.ofVersions(fakevllm.NIXL, append(slices.Repeat([]string{"0.31.0"}, prefills), "0.31.0", "0.32.0")...)
+		r.ofVersions(append(slices.Repeat([]string{"0.31.0"}, prefills), "0.31.0", "0.32.0")...)
 		r.D[0].Kill()
 		body := chatBody(true, "")
 		r.checkComplete(r.post("/v1/chat/completions", body), true, body)
@@ -78,7 +69,7 @@ func TestRefusal_SpendsTransfer(t *testing.T) {
 		t.Run(string(tc.mode)+" "+tc.version, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, tc.mode, 1, 2, nil)
-			r.ofVersions(tc.mode, tc.version, tc.version, tc.version)
+			r.ofVersions(tc.version, tc.version, tc.version)
 			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
 			body := chatBody(true, "")
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)
@@ -167,11 +158,8 @@ func TestKVBudget_FromEngineLease(t *testing.T) {
 		retried := "decode/gone"
 		for strings.Contains(retried, "decode/gone") { // the scheduler did not have the last snapshot yet
 			r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.KVBudget = time.Nanosecond })
-			r.ofVersions(fakevllm.NIXL, tc.version, tc.version, tc.version)
-			r.members.change(func(in *instance.Instance) *instance.Instance {
-				in.Record.KVLease = tc.stated
-				return in
-			})
+			r.ofVersions(tc.version, tc.version, tc.version)
+			r.members.change(func(in *instance.Instance) { in.Record.KVLease = tc.stated })
 			r.D[0].Kill()
 			body := chatBody(true, "")
 			r.checkComplete(r.post("/v1/chat/completions", body), true, body)

@@ -30,14 +30,9 @@ func TestFanOut(t *testing.T) {
 	broken := ""
 	var list []*instance.Instance
 	for _, role := range []instance.Role{instance.Prefill, instance.Prefill, instance.Decode, instance.Decode} {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			if q.Method != http.MethodPost {
-				return // a health probe
-			}
+		list = append(list, handlerEngine(t, role, func(w http.ResponseWriter, q *http.Request) {
 			b, err := io.ReadAll(q.Body)
-			if err != nil {
-				return
-			}
+			assert.NoError(t, err)
 			mu.Lock()
 			defer mu.Unlock()
 			got = append(got, q.URL.String()+" "+string(b)+" "+q.Header.Get("Authorization")+q.Header.Get("X-Api-Key"))
@@ -47,8 +42,6 @@ func TestFanOut(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, "Success: LoRA adapter 'a' added successfully.")
 		}))
-		t.Cleanup(s.Close)
-		list = append(list, instanceAt(role, strings.TrimPrefix(s.URL, "http://"), "plain"))
 	}
 	r.members.set(list...)
 	post := func(target, body string) *httptest.ResponseRecorder {

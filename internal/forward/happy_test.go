@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -231,10 +230,7 @@ func TestPassthroughOfFailingDecode(t *testing.T) {
 			var legs []string
 			at := func(role instance.Role, name string, models ...string) *instance.Instance {
 				left := tc.fails[name]
-				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-					if q.Method != http.MethodPost {
-						return // a health probe
-					}
+				in := handlerEngine(t, role, func(w http.ResponseWriter, _ *http.Request) {
 					mu.Lock()
 					defer mu.Unlock()
 					legs = append(legs, name)
@@ -243,9 +239,7 @@ func TestPassthroughOfFailingDecode(t *testing.T) {
 						w.WriteHeader(http.StatusInternalServerError)
 					}
 					_, _ = io.WriteString(w, `{}`)
-				}))
-				t.Cleanup(s.Close)
-				in := instanceAt(role, s.Listener.Addr().String(), fakevllm.Plain)
+				})
 				in.Record.Models = models
 				return in
 			}
@@ -271,10 +265,7 @@ func TestRoute_UnsupportedByEngines(t *testing.T) {
 	var asked atomic.Int64
 	var list []*instance.Instance
 	for range 3 {
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-			if q.Method != http.MethodPost {
-				return // a health probe
-			}
+		list = append(list, handlerEngine(t, instance.Decode, func(w http.ResponseWriter, q *http.Request) {
 			asked.Add(1)
 			w.Header().Set("Content-Type", "application/json")
 			if strings.HasSuffix(q.URL.Path, "/render") {
@@ -285,8 +276,6 @@ func TestRoute_UnsupportedByEngines(t *testing.T) {
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = io.WriteString(w, `{"detail":"Not Found"}`)
 		}))
-		t.Cleanup(s.Close)
-		list = append(list, instanceAt(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
 	}
 	r.members.set(list...)
 	for path, reason := range map[string]string{"/pooling": "", "/v1/chat/completions/batch": "route"} {

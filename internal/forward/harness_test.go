@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strconv"
@@ -89,26 +90,37 @@ func (m *members) set(list ...*instance.Instance) {
 	}
 }
 
-// change publishes the results of f for copies of all instances; f returns nil to remove one.
-func (m *members) change(f func(*instance.Instance) *instance.Instance) {
+// change publishes copies of all instances that f has changed.
+func (m *members) change(f func(*instance.Instance)) {
 	var next []*instance.Instance
 	for _, old := range m.Snapshot().All() {
 		c := *old
-		if in := f(&c); in != nil {
-			next = append(next, in)
-		}
+		f(&c)
+		next = append(next, &c)
 	}
 	m.set(next...)
 }
 
-// remove publishes all instances but one.
-func (m *members) remove(k instance.Key) {
-	m.change(func(in *instance.Instance) *instance.Instance {
-		if in.Key == k {
-			return nil
+// changeAt is change for the instances at the address of an engine.
+func (m *members) changeAt(s *fakevllm.Server, f func(*instance.Instance)) {
+	m.change(func(in *instance.Instance) {
+		if in.Address == s.Address() {
+			f(in)
 		}
-		return in
 	})
+}
+
+// remove publishes all instances but those at the address of an engine.
+func (m *members) remove(s *fakevllm.Server) {
+	m.set(slices.DeleteFunc(slices.Clone(m.Snapshot().All()), func(in *instance.Instance) bool { return in.Address == s.Address() })...)
+}
+
+// engines returns the engines of a role.
+func (r *rig) engines(role instance.Role) []*fakevllm.Server {
+	if role == instance.Prefill {
+		return r.P
+	}
+	return r.D
 }
 
 // recorder is the Recorder of a test.
@@ -292,6 +304,22 @@ func instanceOf(role instance.Role, s *fakevllm.Server, mode fakevllm.Mode) *ins
 		is.Record.Ports = lmcachePorts(s)
 	}
 	return is
+}
+
+// handlerEngine starts an engine whose POST requests a handler answers, once their bodies have arrived.
+func handlerEngine(t *testing.T, role instance.Role, answer http.HandlerFunc) *instance.Instance {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost {
+			return // a probe
+		}
+		if body, err := io.ReadAll(r.Body); err == nil {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			answer(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return instanceAt(role, s.Listener.Addr().String(), fakevllm.Plain)
 }
 
 // start builds a rig of prefills and decodes engines. tune may change the
@@ -487,6 +515,40 @@ func client(t *testing.T) upstream.Client {
 	return upstream.New(kind, upstream.Options{ConnectTimeout: waitLimit})
 }
 
+// hookedClient is an upstream client that calls functions around each read of an answer of a role; they may be
+// nil.
+type hookedClient struct {
+	upstream.Client
+	role   instance.Role
+	before func()
+	after  func(leg context.Context, read []byte, err error)
+}
+
+func (c *hookedClient) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+	resp, err := c.Client.Do(ctx, r)
+	if err == nil && r.Instance.Role == c.role {
+		resp.Body = &hookedBody{resp.Body, c, ctx}
+	}
+	return resp, err
+}
+
+type hookedBody struct {
+	io.ReadCloser
+	c   *hookedClient
+	leg context.Context //nolint:containedctx // that of the request it is the body of
+}
+
+func (b *hookedBody) Read(p []byte) (int, error) {
+	if b.c.before != nil {
+		b.c.before()
+	}
+	n, err := b.ReadCloser.Read(p)
+	if b.c.after != nil {
+		b.c.after(b.leg, p[:n], err)
+	}
+	return n, err
+}
+
 // answer is the response that a client received.
 type answer struct {
 	status int
@@ -564,8 +626,7 @@ func do(c *http.Client, req *http.Request) answer {
 		return answer{err: err}
 	}
 	defer func() { _ = resp.Body.Close() }()
-	b, err := io.ReadAll(resp.Body)
-	return answer{status: resp.StatusCode, header: resp.Header, body: b, err: err}
+	return readRest(resp, resp.Body)
 }
 
 // events splits a stream into the payloads of its events.

@@ -27,22 +27,26 @@ func (r *rig) waitForHeld(what string, ok func(held int64) bool) {
 	})
 }
 
-// beginBody sends a request with only the first bytes of its body.
-func (r *rig) beginBody(announced, sent int, chunked bool) (net.Conn, *bufio.Reader) {
+// sendRaw opens a connection to the proxy and sends the beginning of a request.
+func (r *rig) sendRaw(begin string) (*net.TCPConn, *bufio.Reader) {
 	r.t.Helper()
 	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
 	require.NoError(r.t, err)
 	r.t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(waitLimit))
+	_, err = io.WriteString(c, begin)
+	require.NoError(r.t, err)
+	return c.(*net.TCPConn), bufio.NewReader(c)
+}
+
+// beginBody sends a request with only the first bytes of its body.
+func (r *rig) beginBody(announced, sent int, chunked bool) (net.Conn, *bufio.Reader) {
+	r.t.Helper()
 	how, size := fmt.Sprintf("Content-Length: %d\r\n\r\n", announced), ""
 	if chunked {
 		how, size = "Transfer-Encoding: chunked\r\n\r\n", fmt.Sprintf("%x\r\n", announced)
 	}
-	head := "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n" + how + size
-	if _, err := io.WriteString(c, head+strings.Repeat(" ", sent)); err != nil {
-		r.t.Fatal(err)
-	}
-	return c, bufio.NewReader(c)
+	return r.sendRaw("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n" + how + size + strings.Repeat(" ", sent))
 }
 
 func longBody(n int, stream bool) string {

@@ -75,6 +75,12 @@ func (r *rig) openStream(q scenario, header ...string) (*http.Response, *bufio.R
 	return resp, bufio.NewReader(resp.Body)
 }
 
+// readRest reads a stream to its end.
+func readRest(resp *http.Response, in io.Reader) answer {
+	body, err := io.ReadAll(in)
+	return answer{resp.StatusCode, resp.Header, body, err}
+}
+
 // readUntil reads events until one has the text, and returns them all.
 func readUntil(t *testing.T, in *bufio.Reader, text string) string {
 	t.Helper()
@@ -115,10 +121,10 @@ func TestKeepAlive_DuringPrefill(t *testing.T) {
 		got := readUntil(t, in, ": keep-alive\n\n: keep-alive\n\n: keep-alive\n\n")
 		assert.Equal(t, "", strings.Trim(got, ": kep-aliv\n"), "before anything is generated: %q", got)
 		close(g.open)
-		rest, err := io.ReadAll(in)
-		require.NoError(t, err)
-		testkit.Contains(t, string(rest), ": X-Pd-Attempts: 2\n", ": X-Pd-Prefill: "+g.address+"\n")
-		r.checkWhole(q, answer{status: resp.StatusCode, header: resp.Header, body: withoutKeepAlives(openai.KindOf(q.path), rest)})
+		a := readRest(resp, in)
+		testkit.Contains(t, string(a.body), ": X-Pd-Attempts: 2\n", ": X-Pd-Prefill: "+g.address+"\n")
+		a.body = withoutKeepAlives(openai.KindOf(q.path), a.body)
+		r.checkWhole(q, a)
 		e := r.entry()
 		if e.Outcome != relay.OutcomeOK || e.Failed != 1 || e.KeepAlives < 3 || e.Late != 0 || e.Status != http.StatusOK || r.rec.retried() != "decode/status_5xx" {
 			t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
@@ -140,9 +146,9 @@ func TestKeepAlive_ThenError(t *testing.T) {
 		resp, in := r.openStream(q)
 		readUntil(t, in, ": keep-alive\n\n")
 		close(g.open)
-		rest, err := io.ReadAll(in)
-		r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
-		assert.Contains(t, string(rest), ": X-Pd-Decode-Only: prefill_failed\n")
+		a := readRest(resp, in)
+		r.checkBroken(q, a)
+		assert.Contains(t, string(a.body), ": X-Pd-Decode-Only: prefill_failed\n")
 		if e := r.entry(); e.Status != http.StatusOK || e.Late != http.StatusInternalServerError || e.Outcome != relay.OutcomeUpstream || e.DecodeOnly != "prefill_failed" || e.Failure == "" {
 			t.Errorf("entry %+v", e)
 		}
@@ -175,25 +181,16 @@ func TestKeepAlive_NotStreamed(t *testing.T) {
 	assert.True(t, e.KeepAlives == 0 && e.Late == 0, "entry %+v", e)
 }
 
-// steppedEngine is a decode engine that sends one part of its answer after another.
-type steppedEngine struct {
-	address string
-	parts   chan string
-}
-
-func startStepped(t *testing.T) *steppedEngine {
+// startStepped starts a decode engine that sends one part of its answer after another.
+func startStepped(t *testing.T) (engine *instance.Instance, parts chan string) {
 	t.Helper()
-	e := &steppedEngine{parts: make(chan string)}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost {
-			return
-		}
-		_, _ = io.Copy(io.Discard, r.Body)
+	parts = make(chan string)
+	return handlerEngine(t, instance.Decode, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 		_ = http.NewResponseController(w).Flush()
 		for {
 			select {
-			case part, more := <-e.parts:
+			case part, more := <-parts:
 				if !more {
 					return
 				}
@@ -203,10 +200,7 @@ func startStepped(t *testing.T) *steppedEngine {
 				return
 			}
 		}
-	}))
-	t.Cleanup(s.Close)
-	e.address = s.Listener.Addr().String()
-	return e
+	}), parts
 }
 
 // Before the first content, an engine's comments and pings pass as comments; the stream that follows is
@@ -217,8 +211,8 @@ func TestKeepAlive_FromEngine(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = time.Hour })
-			e := startStepped(t)
-			r.members.set(instanceOf(instance.Prefill, r.P[0], fakevllm.Plain), instanceAt(instance.Decode, e.address, fakevllm.Plain))
+			e, parts := startStepped(t)
+			r.members.set(instanceOf(instance.Prefill, r.P[0], fakevllm.Plain), e)
 			own, passed := ": of the engine\n\n", ": of the engine\n\n"
 			begin, content := "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n", "data: {\"choices\":[{\"delta\":{\"content\":\"a\"},\"finish_reason\":\"stop\"}]}\n\n"
 			end := "data: [DONE]\n\n"
@@ -227,13 +221,13 @@ func TestKeepAlive_FromEngine(t *testing.T) {
 				begin, content = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n", "event: content_block_delta\ndata: {\"type\":\"content_block_delta\"}\n\n"
 				end = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
 			}
-			go func() { e.parts <- begin + own }()
+			go func() { parts <- begin + own }()
 			_, in := r.openStream(scenario{path, true})
 			got := readUntil(t, in, passed)
-			e.parts <- own
+			parts <- own
 			got += readUntil(t, in, passed)
-			e.parts <- content + own + end
-			close(e.parts)
+			parts <- content + own + end
+			close(parts)
 			rest, err := io.ReadAll(in)
 			if got += string(rest); err != nil || got != passed+passed+begin+content+own+end {
 				t.Errorf("%v: %q", err, got)
@@ -249,17 +243,17 @@ func TestKeepAlive_FromEngine(t *testing.T) {
 func TestKeepAlive_InPause(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.KeepAlive = often })
-	e := startStepped(t)
-	r.members.set(instanceOf(instance.Prefill, r.P[0], fakevllm.Plain), instanceAt(instance.Decode, e.address, fakevllm.Plain))
+	e, parts := startStepped(t)
+	r.members.set(instanceOf(instance.Prefill, r.P[0], fakevllm.Plain), e)
 	const start, delta = "event: message_start\ndata: {\"type\":\"message_start\"}\n\n", "event: content_block_delta\ndata: {\"type\":\"content_block_delta\"}\n\n"
 	const ping, end = "event: ping\ndata: {\"type\":\"ping\"}\n\n", "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
-	go func() { e.parts <- start + delta }()
+	go func() { parts <- start + delta }()
 	_, in := r.openStream(scenario{messagesPath, true})
 	if got := readUntil(t, in, ping+ping); strings.Index(got, "event: message_start") > strings.Index(got, ping) {
 		t.Errorf("a ping precedes message_start: %q", got)
 	}
-	e.parts <- delta + end
-	close(e.parts)
+	parts <- delta + end
+	close(parts)
 	rest, err := io.ReadAll(in)
 	kept := string(withoutKeepAlives(openai.Messages, rest))
 	assert.True(t, err == nil && kept == delta+end && strings.HasSuffix(string(rest), end), "%v: %q", err, rest)
@@ -276,27 +270,28 @@ func TestKeepAlive_FromHungEngine(t *testing.T) {
 	} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			begin := func(idle time.Duration) (*rig, *steppedEngine, *bufio.Reader) {
+			begin := func(idle time.Duration) (*rig, chan string, *bufio.Reader) {
 				r := start(t, fakevllm.Plain, 0, 1, func(o *forward.Options) { o.Idle = idle })
-				e := startStepped(t)
-				r.members.set(instanceAt(instance.Decode, e.address, fakevllm.Plain))
-				go func() { e.parts <- kept.content }()
+				e, parts := startStepped(t)
+				r.members.set(e)
+				go func() { parts <- kept.content }()
 				_, in := r.openStream(scenario{path, true})
 				readUntil(t, in, kept.content)
-				return r, e, in
+				return r, parts, in
 			}
-			r, e, in := begin(time.Hour)
-			progress := func() uint64 { return r.sched.Loads.Progress(instance.Key{Role: instance.Decode, Address: e.address}) }
+			r, parts, in := begin(time.Hour)
+			engine := r.members.Snapshot().All()[0].Key
+			progress := func() uint64 { return r.sched.Loads.Progress(engine) }
 			eventually(t, "content is progress", func() bool { return progress() == 1 })
-			e.parts <- kept.own
+			parts <- kept.own
 			readUntil(t, in, kept.own)
 			assert.EqualValues(t, 1, progress(), "times progress")
-			e.parts <- kept.content[:9]
+			parts <- kept.content[:9]
 			eventually(t, "a part of an event is progress", func() bool { return progress() > 1 })
-			e.parts <- kept.content[9:]
+			parts <- kept.content[9:]
 			eventually(t, "its end is progress", func() bool { return progress() > 2 })
 
-			r, e, _ = begin(idle)
+			r, parts, _ = begin(idle)
 			each := time.NewTicker(idle / 3)
 			defer each.Stop()
 			for range 100 {
@@ -307,7 +302,7 @@ func TestKeepAlive_FromHungEngine(t *testing.T) {
 				case <-each.C:
 				}
 				select {
-				case e.parts <- kept.own:
+				case parts <- kept.own:
 				case <-time.After(idle): // the engine has noticed that the leg ended
 				}
 			}
@@ -367,17 +362,16 @@ func TestKeepAlive_DuringPick(t *testing.T) {
 		resp, in := r.openStream(q)
 		readUntil(t, in, ": keep-alive\n\n")
 		close(released)
-		rest, err := io.ReadAll(in)
-		a := answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err}
+		a := readRest(resp, in)
 		e := r.entry()
 		if served {
-			a.body = withoutKeepAlives(openai.Chat, rest)
+			a.body = withoutKeepAlives(openai.Chat, a.body)
 			r.checkWhole(q, a)
 			continue
 		}
 		r.checkBroken(q, a)
-		if !strings.Contains(string(rest), ": Retry-After: 1\n") || e.Late != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
-			t.Errorf("entry %+v: %s", e, rest)
+		if !strings.Contains(string(a.body), ": Retry-After: 1\n") || e.Late != http.StatusServiceUnavailable || e.Outcome != relay.OutcomeUnavailable {
+			t.Errorf("entry %+v: %s", e, a.body)
 		}
 	}
 }
@@ -386,19 +380,15 @@ func TestKeepAlive_DuringPick(t *testing.T) {
 func TestKeepAlive_NoStream(t *testing.T) {
 	t.Parallel()
 	r, g := keptFleet(t, nil)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		_, _ = io.Copy(io.Discard, q.Body)
+	r.members.set(instanceAt(instance.Prefill, g.address, fakevllm.Plain), handlerEngine(t, instance.Decode, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}`)
 	}))
-	t.Cleanup(s.Close)
-	r.members.set(instanceAt(instance.Prefill, g.address, fakevllm.Plain), instanceAt(instance.Decode, s.Listener.Addr().String(), fakevllm.Plain))
 	q := scenario{chatPath, true}
 	resp, in := r.openStream(q)
 	readUntil(t, in, ": keep-alive\n\n")
 	close(g.open)
-	rest, err := io.ReadAll(in)
-	r.checkBroken(q, answer{status: resp.StatusCode, header: resp.Header, body: rest, err: err})
+	r.checkBroken(q, readRest(resp, in))
 	e := r.entry()
 	assert.True(t, e.Failure == leg.BadAnswer && e.Late == http.StatusBadGateway, "entry %+v", e)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
@@ -183,17 +184,11 @@ func TestTooLarge_NotRetried(t *testing.T) {
 				up := upstream.New(kind, upstream.Options{ConnectTimeout: waitLimit})
 				t.Cleanup(up.Close)
 				var asked atomic.Int64
-				s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.Method == http.MethodPost { // not a probe
-						asked.Add(1)
-					}
-					_, _ = io.Copy(io.Discard, r.Body)
-					engine(w, r)
-				}))
-				t.Cleanup(s.Close)
 				r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.Upstream = up })
-				address := strings.TrimPrefix(s.URL, "http://")
-				r.members.set(instanceAt("prefill", r.P[0].Address(), fakevllm.Plain), instanceAt("decode", address, fakevllm.Plain))
+				r.withEngine(handlerEngine(t, instance.Decode, func(w http.ResponseWriter, r *http.Request) {
+					asked.Add(1)
+					engine(w, r)
+				}), false)
 				a := r.post(chatPath, chatBody(true, ""))
 				e := r.entry()
 				if a.status != http.StatusBadGateway || e.Failure != leg.TooLarge || e.Failed != 1 || asked.Load() != 1 || r.rec.retried() != "" {
@@ -223,17 +218,13 @@ func TestTooLarge_Prefill(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 1, nil)
 	var asked atomic.Int64
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if q.Method == http.MethodPost { // not a probe
-			asked.Add(1)
-		}
-		_, _ = io.Copy(io.Discard, q.Body)
+	odd := handlerEngine(t, instance.Prefill, func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, `{"x":"`+strings.Repeat("x", 17<<20)+`"}`)
-	}))
-	t.Cleanup(s.Close)
-	address := s.Listener.Addr().String()
-	r.members.set(instanceAt("prefill", address, fakevllm.NIXL), instanceOf("decode", r.D[0], fakevllm.NIXL))
+	})
+	odd.Record.Connector = string(fakevllm.NIXL)
+	r.withEngine(odd, false)
 	r.checkServed(scenario{chatPath, true})
 	if e := r.entry(); e.DecodeOnly != "prefill_failed" || e.Failed != 1 || asked.Load() != 1 {
 		t.Errorf("%d legs, entry %+v", asked.Load(), e)

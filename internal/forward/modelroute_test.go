@@ -19,7 +19,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/modelroute"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
@@ -87,10 +86,9 @@ func startRoutes(t *testing.T, models []string, routes map[string][]string, tune
 		},
 		sched: noProbes,
 	})
-	r.members.change(func(in *instance.Instance) *instance.Instance {
+	r.members.change(func(in *instance.Instance) {
 		in.Record.Models = []string{models[served[in.Address]]}
 		in.Record.Labels = map[string]string{"pair": fmt.Sprint(served[in.Address])}
-		return in
 	})
 	return r, change
 }
@@ -404,16 +402,13 @@ func TestModelRoute_StoredResponse(t *testing.T) {
 
 // BenchmarkModelRequest measures a whole request over canned engines, without model routes and for an alias.
 func BenchmarkModelRequest(b *testing.B) {
-	answer := []byte(`{"id":"c","object":"text_completion","model":"m","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
-		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`)
 	list, _ := routesOf(b, map[string][]string{"alias": {"1:m"}})
 	for _, c := range []struct {
 		name, model string
 		routes      *modelroute.Routes
 	}{{"off", "m", nil}, {"other", "m", list}, {"alias", "alias", list}} {
 		b.Run(c.name, func(b *testing.B) {
-			var up upstream.Client = &canned{prefill: answer}
-			h := handlerOf(b, up, func(o *forward.Options) { o.Routes = c.routes })
+			h := handlerOf(b, &canned{prefill: []byte(plainAnswer)}, func(o *forward.Options) { o.Routes = c.routes })
 			body := fmt.Sprintf(`{"model":%q,"prompt":"%s","max_tokens":64,"temperature":0}`, c.model, strings.Repeat("x", 2048))
 			serve(b, h, body, len(body))
 		})

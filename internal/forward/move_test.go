@@ -15,12 +15,7 @@ func (r *rig) moveOff(s *fakevllm.Server) { r.moveOffAfter(s, 0) }
 
 // moveOffAfter drains an instance whose streams may move after some time.
 func (r *rig) moveOffAfter(s *fakevllm.Server, after time.Duration) {
-	r.members.change(func(in *instance.Instance) *instance.Instance {
-		if in.Address == s.Address() {
-			in.Intent, in.MoveAfter = instance.Drain, &after
-		}
-		return in
-	})
+	r.members.changeAt(s, func(in *instance.Instance) { in.Intent, in.MoveAfter = instance.Drain, &after })
 }
 
 // slowly makes engines write a token every 10 ms: a stream of 200 must not end before a busy test has drained
@@ -33,7 +28,7 @@ func TestStreams_StayWhileOthersMove(t *testing.T) {
 	const streams, turns = 12, 4
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
 	all := r.members.Snapshot().All()
-	r.members.remove(instance.Key{Role: instance.Decode, Address: r.D[1].Address()})
+	r.members.remove(r.D[1])
 	script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultHang})
 	body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true`), `"max_tokens":60`, `"max_tokens":400`, 1)
 	ended := make(chan answer, streams)
@@ -52,7 +47,7 @@ func TestStreams_StayWhileOthersMove(t *testing.T) {
 	}
 	check(streams - turns)
 	r.members.set(all...)
-	r.members.remove(instance.Key{Role: instance.Decode, Address: r.D[1].Address()})
+	r.members.remove(r.D[1])
 	check(turns)
 	r.checkMoved("gone prompt", "gone prompt", "gone prompt", "gone prompt")
 }
@@ -106,11 +101,10 @@ func TestChatsAndOldEngines(t *testing.T) {
 					}
 				}
 			}})
-			r.members.change(func(in *instance.Instance) *instance.Instance {
+			r.members.change(func(in *instance.Instance) {
 				if in.Record.Version = "0.32.0"; in.Address == old {
 					in.Record.Version = "0.30.1"
 				}
-				return in
 			})
 			all := r.members.Snapshot().All()
 			var first *fakevllm.Server
@@ -119,7 +113,7 @@ func TestChatsAndOldEngines(t *testing.T) {
 					first = d
 					continue
 				}
-				r.members.remove(instance.Key{Role: instance.Decode, Address: d.Address()})
+				r.members.remove(d)
 			}
 			if tc.lost {
 				script(t, first, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 60, Times: 1})
@@ -144,7 +138,7 @@ func TestStreamStays_DrainUndone(t *testing.T) {
 	t.Parallel()
 	r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
 	all := r.members.Snapshot().All()
-	r.members.remove(instance.Key{Role: instance.Decode, Address: r.D[1].Address()})
+	r.members.remove(r.D[1])
 	body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true`), `"max_tokens":60`, `"max_tokens":200`, 1)
 	ended := async(func() answer { return r.post(completionsPath, body) })
 	generates := func(n int64) {
@@ -177,7 +171,7 @@ func TestStreamMovesDespiteFailures(t *testing.T) {
 			t.Parallel()
 			r := startTuned(t, fakevllm.NIXL, 1, 2, tuning{forward: continuing, engine: slowly, sched: noProbes})
 			all := r.members.Snapshot().All()
-			r.members.remove(instance.Key{Role: instance.Decode, Address: r.D[1].Address()})
+			r.members.remove(r.D[1])
 			body := strings.Replace(sixtyBody(completionsPath, `,"ignore_eos":true`), `"max_tokens":60`, `"max_tokens":400`, 1)
 			ended := async(func() answer { return r.post(completionsPath, body) })
 			eventually(t, "the stream runs", func() bool { return r.D[0].Counters().GenerationTokens > 3 })

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -119,9 +117,8 @@ func startNotified(t *testing.T, prefills, decodes, ranks int, tune func(*forwar
 		if i >= prefills {
 			role = instance.Decode
 		}
-		s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.serve(role, rw, r) }))
-		t.Cleanup(s.Close)
-		one := instanceAt(role, strings.TrimPrefix(s.URL, "http://"), fakevllm.LMCache)
+		one := handlerEngine(t, role, func(rw http.ResponseWriter, r *http.Request) { w.serve(role, rw, r) })
+		one.Record.Connector = string(fakevllm.LMCache)
 		if role == instance.Decode {
 			one.Record.Ports = map[string][]int{instance.PortLMCacheInit: ports, instance.PortLMCacheAlloc: ports}
 			w.D = append(w.D, one)
@@ -145,13 +142,8 @@ func push(t *testing.T, to *lmcache.Receiver) *zmqpeer.Sender {
 func (w *notifiedRig) join() { w.rig.members.set(append(slices.Clone(w.P), w.D...)...) }
 
 func (w *notifiedRig) serve(role instance.Role, rw http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		return // a health probe
-	}
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
+	assert.NoError(w.t, err)
 	l := &notifiedLeg{role: role, address: r.Host, body: body, left: r.Context().Done(), answer: make(chan func(http.ResponseWriter), 1)}
 	var said struct {
 		KV map[string]json.RawMessage `json:"kv_transfer_params"`

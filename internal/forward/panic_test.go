@@ -67,9 +67,6 @@ func TestPanic_ReleasesInFlight(t *testing.T) {
 			t.Parallel()
 			var panics atomic.Int64
 			r := start(t, tc.mode, 1, 1, func(o *forward.Options) { tc.tune(o, &panics) })
-			if tc.mode == fakevllm.Mooncake {
-				r.bootstraps()
-			}
 			r.post("/v1/chat/completions", chatBody(false, `,"user":"`+strings.Repeat("u", 64<<10)+`"`))
 			eventually(t, "nothing is in flight", func() bool {
 				left := panics.Load() == 0 // the answer may be out before the panic

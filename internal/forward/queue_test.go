@@ -360,10 +360,7 @@ func TestQueueAgain(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			r, _, _ := startQueue(t, tt.mode, func(o *admission.Options) { o.MaxWaiting = tt.waiting })
-			engine := r.P[0]
-			if tt.role == instance.Decode {
-				engine = r.D[0]
-			}
+			engine := r.engines(tt.role)[0]
 			script(t, engine, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusTooManyRequests, Times: tt.times})
 			a := r.post(queuedPath, queuedBody("x"), "X-Request-Timeout", tt.timeout)
 			if refused := engine.Counters().Faults; a.status != tt.status || tt.status == http.StatusOK && refused != int64(tt.times) {
@@ -464,11 +461,10 @@ func TestQueue_ModelRoute(t *testing.T) {
 			}
 			occupy(1000)
 			if tt.drained != "" {
-				r.members.change(func(in *instance.Instance) *instance.Instance {
+				r.members.change(func(in *instance.Instance) {
 					if in.Record.Models[0] == tt.drained {
 						in.Record.State = instance.Draining
 					}
-					return in
 				})
 			}
 			var client sync.WaitGroup
@@ -660,12 +656,7 @@ func TestQueueEnginePriority(t *testing.T) {
 				o.Privileged = func(r *http.Request) bool { return r.Header.Get("X-Api-Key") == "admin" }
 			},
 		})
-		r.members.change(func(in *instance.Instance) *instance.Instance {
-			if in.Role == instance.Prefill {
-				in.Record.Labels = map[string]string{"scheduling_policy": "priority"}
-			}
-			return in
-		})
+		r.members.changeAt(r.P[0], func(in *instance.Instance) { in.Record.Labels = map[string]string{"scheduling_policy": "priority"} })
 		a := r.post(queuedPath, `{`+tc.body+queuedBody("x")[1:], "X-Priority", tc.class, "X-Api-Key", tc.key)
 		assert.Equal(t, http.StatusOK, a.status, "%v: %s", tc, a.body)
 		for role, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {

@@ -231,12 +231,11 @@ func TestRanksChange(t *testing.T) {
 
 	// The agent has seen the new incarnations, the second one with more ranks than ever.
 	again(r.P[0], 6)
-	r.members.change(func(in *instance.Instance) *instance.Instance {
+	r.members.change(func(in *instance.Instance) {
 		in.Record.ID += "-next"
 		if in.Record.DPSize = 1; in.Role == instance.Prefill {
 			in.Record.DPSize = 6
 		}
-		return in
 	})
 	eventually(t, "it is not ejected", func() bool { return r.tracker.Available(key(instance.Prefill, r.P[0])) })
 	r.rec.mu.Lock()

@@ -29,11 +29,8 @@ func TestRecordedAgents(t *testing.T) {
 				t.Parallel()
 				r := startScripted(t, mode, 1, 1, rec.Turns, nil, func(*health.Options) {})
 				why := ""
-				if mode == fakevllm.Mooncake {
-					r.bootstraps()
-					if rec.Exchanges[0].Path() == messagesPath {
-						why = "messages_need_length"
-					}
+				if mode == fakevllm.Mooncake && rec.Exchanges[0].Path() == messagesPath {
+					why = "messages_need_length"
 				}
 				single := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
 				for i := range rec.Exchanges {

@@ -1,14 +1,11 @@
 package forward_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -48,13 +45,7 @@ func TestAnswerToAnOversizedBody(t *testing.T) {
 		"of known length": fmt.Sprintf("Content-Length: %d\r\n\r\n", size),
 		"in chunks":       fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n", size),
 	} {
-		c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
-		require.NoError(t, err)
-		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(waitLimit))
-		if _, err := io.WriteString(c, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"+framing); err != nil {
-			t.Fatal(err)
-		}
+		c, in := r.sendRaw("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n" + framing)
 		for piece, sent := make([]byte, 64<<10), 0; sent < size; sent += len(piece) {
 			if _, err := c.Write(piece); err != nil {
 				t.Fatalf("%s: after %d bytes: %v", name, sent, err)
@@ -63,7 +54,7 @@ func TestAnswerToAnOversizedBody(t *testing.T) {
 		if name == "in chunks" {
 			_, _ = io.WriteString(c, "\r\n0\r\n\r\n")
 		}
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		resp, err := http.ReadResponse(in, nil)
 		require.NoError(t, err, name)
 		body, err := io.ReadAll(resp.Body)
 		if resp.StatusCode != http.StatusRequestEntityTooLarge || err != nil || !resp.Close || !strings.Contains(string(body), "--max-body-bytes") {

@@ -13,7 +13,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/transport/upstream"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -29,44 +28,10 @@ func (r *rig) restart(s *fakevllm.Server, announced bool) {
 	if !announced {
 		return
 	}
-	r.members.change(func(in *instance.Instance) *instance.Instance {
-		if in.Address == s.Address() {
-			in = instanceOf(in.Role, s, fakevllm.Mode(in.Record.Connector))
-			in.Record.ID += "-next"
-		}
-		return in
+	r.members.changeAt(s, func(in *instance.Instance) {
+		*in = *instanceOf(in.Role, s, fakevllm.Mode(in.Record.Connector))
+		in.Record.ID += "-next"
 	})
-}
-
-// readToEnd is an upstream client that calls a hook at the end of the answer of an instance of a role or,
-// with first, at its first bytes.
-type readToEnd struct {
-	upstream.Client
-	role  instance.Role
-	first bool
-	read  func()
-}
-
-func (w *readToEnd) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
-	resp, err := w.Client.Do(ctx, r)
-	if err == nil && r.Instance.Role == w.role {
-		resp.Body = &endOfBody{resp.Body, w.first, w.read}
-	}
-	return resp, err
-}
-
-type endOfBody struct {
-	io.ReadCloser
-	first bool
-	read  func()
-}
-
-func (b *endOfBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) || b.first && n > 0 {
-		b.read()
-	}
-	return n, err
 }
 
 // eachSingleUseDialect runs a test for every dialect of the registry whose KV transfer only one
@@ -143,8 +108,13 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 			t.Skip("decode has the blocks before its leg begins: TestNotifiedInstanceRemoved")
 		}
 		answered := make(chan struct{})
+		ended := sync.OnceFunc(func() { close(answered) })
 		r := start(t, fakevllm.Mode(c.Name()), 1, 1, func(o *forward.Options) {
-			o.Upstream = &readToEnd{Client: o.Upstream, role: instance.Prefill, read: sync.OnceFunc(func() { close(answered) })}
+			o.Upstream = &hookedClient{Client: o.Upstream, role: instance.Prefill, after: func(_ context.Context, _ []byte, err error) {
+				if errors.Is(err, io.EOF) {
+					ended()
+				}
+			}}
 		})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.BeforeRead, Times: 1})
 		body := chatBody(true, "")
@@ -173,7 +143,11 @@ func TestRestartBeforeTheCommit(t *testing.T) {
 			var r *rig
 			arrived := sync.OnceFunc(func() { r.restart(r.P[0], true) })
 			r = start(t, fakevllm.Mode(c.Name()), 1, 1, func(o *forward.Options) {
-				o.Upstream = &readToEnd{Client: o.Upstream, role: instance.Decode, first: stream, read: func() { arrived() }}
+				o.Upstream = &hookedClient{Client: o.Upstream, role: instance.Decode, after: func(_ context.Context, read []byte, err error) {
+					if errors.Is(err, io.EOF) || stream && len(read) > 0 {
+						arrived()
+					}
+				}}
 			})
 			body := chatBody(stream, "")
 			a := r.post("/v1/chat/completions", body)

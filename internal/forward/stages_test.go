@@ -19,7 +19,7 @@ import (
 
 const plainAnswer = `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
 	`"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10},` +
-	`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1,2],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`
+	`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1,2,3,4,5,6,7,8],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`
 
 func token(i int) string {
 	return fmt.Sprintf(`data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t%d","logprobs":null,"finish_reason":null,"stop_reason":null}]}`+"\n\n", i)

@@ -125,7 +125,7 @@ func TestStoredResponses_LostWithEngine(t *testing.T) {
 	if f := r.entry().Failure; a.status != http.StatusNotFound || !strings.Contains(string(a.body), notFound) || f != leg.Status4xx {
 		t.Errorf("%d %s, logged as %s", a.status, a.body, f)
 	}
-	r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL))
+	r.members.remove(r.D[0])
 	if status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
 		t.Errorf("%d %s", status, body)
 	}
@@ -215,9 +215,7 @@ func TestStoredResponses_AnyInstance(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, 1, 1, nil)
 			id := r.stored("")
-			d := instanceAt(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
-			change(d)
-			r.members.set(instanceAt(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
+			r.members.changeAt(r.D[0], change)
 			status, body := r.sendBodiless(http.MethodGet, responsesPath+"/"+id)
 			assert.Equal(t, http.StatusOK, status, body)
 			a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))

@@ -90,7 +90,7 @@ func (*scriptedBody) Close() error { return nil }
 func (*scriptedClient) ReleasesBody(*upstream.Request) bool { return true }
 
 // healthy is the health and the recorder of a fleet without failures.
-type healthy struct{}
+type healthy struct{ noRecorder }
 
 func (healthy) Troubled() []instance.Key                        { return nil }
 func (healthy) Available(instance.Key) bool                     { return true }
@@ -101,17 +101,6 @@ func (healthy) Eject(*instance.Instance, string)                {}
 func (healthy) Strike(*instance.Instance, string, string, bool) {}
 func (healthy) Success(*instance.Instance, string)              {}
 func (healthy) Failing(instance.Key, string) bool               { return false }
-func (healthy) Done(*forward.Entry)                             {}
-func (healthy) Failed(instance.Key, leg.Class)                  {}
-func (healthy) Retried(instance.Role, leg.Class)                {}
-func (healthy) Handed(*instance.Instance, bool)                 {}
-func (healthy) Disaggregated(bool, string, float64)             {}
-func (healthy) TransferSpent(leg.Class)                         {}
-func (healthy) Media()                                          {}
-func (healthy) Asked(string)                                    {}
-func (healthy) NotContinued(string)                             {}
-func (healthy) Continued(leg.Class, string, time.Duration) {
-}
 
 // clientView is an answer as a client received it.
 type clientView struct {

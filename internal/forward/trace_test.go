@@ -140,32 +140,28 @@ func TestTrace_ClassOfLeg(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		class, path, body string
-		prefill           bool
+		role              instance.Role
 		fault             fakevllm.Fault
 	}{
-		{"broke_off", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 3}},
-		{"error_event", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 3}},
-		{"aborted", chatPath, chatBody(true, ""), false, fakevllm.Fault{Kind: fakevllm.FaultAbort, Tokens: 3}},
-		{"status_4xx", "/v1/embeddings", `{"model":"m","input":"a"}`, false, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusNotFound, Body: `{"detail":"Not Found"}`}},
-		{"our_edit", chatPath, chatBody(true, offeredTools+`,"tool_choice":"required"`), true, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusBadRequest}},
+		{"broke_off", chatPath, chatBody(true, ""), instance.Decode, fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 3}},
+		{"error_event", chatPath, chatBody(true, ""), instance.Decode, fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 3}},
+		{"aborted", chatPath, chatBody(true, ""), instance.Decode, fakevllm.Fault{Kind: fakevllm.FaultAbort, Tokens: 3}},
+		{"status_4xx", "/v1/embeddings", `{"model":"m","input":"a"}`, instance.Decode, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusNotFound, Body: `{"detail":"Not Found"}`}},
+		{"our_edit", chatPath, chatBody(true, offeredTools+`,"tool_choice":"required"`), instance.Prefill, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusBadRequest}},
 	} {
 		t.Run(tc.class, func(t *testing.T) {
 			t.Parallel()
 			r, c, tracer := traced(t, fakevllm.NIXL, 1)
-			role, s := instance.Decode, r.D[0]
-			if tc.prefill {
-				role, s = instance.Prefill, r.P[0]
-			}
 			tc.fault.Times, tc.fault.Path = 1, tc.path
-			script(t, s, tc.fault)
+			script(t, r.engines(tc.role)[0], tc.fault)
 			r.post(tc.path, tc.body)
 			r.entry()
 			require.NoError(t, tracer.Close(t.Context()))
-			want := []string{string(role) + "/" + tc.class}
+			want := []string{string(tc.role) + "/" + tc.class}
 			assert.True(t, slices.Equal(r.rec.failed, want), "failed legs %q, want %q", r.rec.failed, want)
 			class := ""
 			for _, span := range c.Spans() {
-				if span.Name == string(role) && span.Attribute("error.type") != "" {
+				if span.Name == string(tc.role) && span.Attribute("error.type") != "" {
 					class = span.Attribute("error.type")
 				}
 			}

@@ -44,8 +44,7 @@ func (u *unannounced) Do(ctx context.Context, r *upstream.Request) (*upstream.Re
 // wholeHandler returns a handler with one prefill and two decode instances; up answers for them.
 func wholeHandler(t *testing.T, up *unannounced) http.HandlerFunc {
 	t.Helper()
-	up.canned.prefill = []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
-		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`)
+	up.canned.prefill = []byte(plainAnswer)
 	return benchHandler(t, up, "d:1", "d:2")
 }
 
@@ -130,14 +129,8 @@ func TestShortAnswer_MemoryOfOwnSize(t *testing.T) { //nolint:paralleltest // se
 func TestEmptyAnswer(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
-	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if _, _ = io.Copy(io.Discard, r.Body); r.Method == http.MethodPost {
-			asked.Add(1)
-		}
-	}))
-	t.Cleanup(s.Close)
 	r := start(t, fakevllm.Plain, 0, 1, nil)
-	r.members.set(instanceAt("decode", strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain), instanceAt("decode", r.D[0].Address(), fakevllm.Plain))
+	r.withEngine(handlerEngine(t, instance.Decode, func(http.ResponseWriter, *http.Request) { asked.Add(1) }), true)
 	for range 20 {
 		for _, stream := range []bool{false, true} {
 			r.checkServed(scenario{chatPath, stream})

@@ -14,15 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/forward/flow"
-	"github.com/pdmesh/pdmesh/internal/forward/leg"
-	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/observe/logging"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/transport/upstream"
-	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // loggingRecorder writes lines of the access log, as the proxy does.
@@ -47,11 +41,8 @@ const pythonFields = "accept: application/json\r\naccept-encoding: gzip, deflate
 // upstream, and the access log line. Client and engines allocate nothing, so that all allocations are the
 // proxy's.
 func BenchmarkWire(b *testing.B) {
-	answer := `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
-		`"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10},"kv_transfer_params":{"do_remote_prefill":true,` +
-		`"remote_block_ids":[1,2,3,4,5,6,7,8],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`
 	whole := []byte("HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 12:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: " +
-		strconv.Itoa(len(answer)) + "\r\ncontent-type: application/json\r\n\r\n" + answer)
+		strconv.Itoa(len(plainAnswer)) + "\r\ncontent-type: application/json\r\n\r\n" + plainAnswer)
 	for _, bc := range []struct {
 		name      string
 		size      int
@@ -83,30 +74,12 @@ func BenchmarkWire(b *testing.B) {
 // wired starts a proxy in front of these engines.
 func wired(b *testing.B, prefill, decode []string) string {
 	b.Helper()
-	var m members
-	var all []*instance.Instance
-	for _, address := range prefill {
-		all = append(all, instanceAt(instance.Prefill, address, fakevllm.NIXL))
-	}
-	for _, address := range decode {
-		all = append(all, instanceAt(instance.Decode, address, fakevllm.NIXL))
-	}
-	m.set(all...)
-	tracker := health.New(health.Options{Source: &m, Prober: prober{}, Log: quiet()})
-	b.Cleanup(tracker.Close)
 	client := upstream.NewPool(upstream.Options{})
 	b.Cleanup(client.Close)
 	queue := logging.NewQueue(discarding{}, nil)
 	b.Cleanup(func() { queue.Flush(time.Minute) })
 	lines := forward.NewAccessLog(queue, logging.FormatText)
-	h, err := forward.New(forward.Options{
-		Config: flow.Config{
-			Picker: sched.New(sched.Options{Source: &m, Health: tracker, PairKey: pairKey}),
-			Health: tracker, Log: quiet(),
-		},
-		Settings: leg.Settings{Upstream: client}, Recorder: loggingRecorder{log: lines},
-	})
-	require.NoError(b, err)
+	h := rolesHandler(b, client, func(o *forward.Options) { o.Recorder = loggingRecorder{log: lines} }, prefill, decode)
 	deps := httpapi.Deps{Log: quiet(), Data: httpapi.DataHandlers{
 		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.PassthroughGet, Stored: h.Stored, Models: h.Models,
 	}}

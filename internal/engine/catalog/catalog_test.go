@@ -325,9 +325,7 @@ func TestConfirm(t *testing.T) {
 		verdict(catalog.Unclear) // unloaded and loaded again
 		pass(time.Minute)
 		verdict(catalog.Unclear)
-		for range 3 {
-			pass(time.Second)
-		}
+		pass(3 * time.Second)
 		verdict(catalog.Unclear) // no requests in between: a new series
 		pass(time.Second)
 		verdict(catalog.Unclear)

@@ -21,6 +21,7 @@ import (
 // engines answers with the number of waiting requests of each engine.
 type engines struct {
 	mu               sync.Mutex
+	members          *instance.Snapshot
 	silent           map[string]bool
 	asked            map[string]int
 	open, most       int
@@ -88,18 +89,12 @@ func (e *engines) inFlight(k instance.Key) float64 {
 func (e *engines) check(_ context.Context, in *instance.Instance) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.checked == nil {
-		e.checked = map[string]int{}
-	}
 	e.checked[in.Address]++
 }
 
 func (e *engines) observe(k instance.Key, ranks []vllm.RankLoad) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.observed == nil {
-		e.observed = map[instance.Key][]vllm.RankLoad{}
-	}
 	e.observed[k] = ranks
 }
 
@@ -114,30 +109,48 @@ func fleet(n int) *instance.Snapshot {
 	return instance.NewSnapshot(1, all)
 }
 
-// follow reads the members every ten seconds until stop is called.
-func (e *engines) follow(t *testing.T, members func() *instance.Snapshot) (stop func()) {
-	return background.Start(t.Context(), scrape.New(scrape.Options{
-		Members: members, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight,
-		Interval: 10 * time.Second,
-	}).Run)
+// newEngines returns engines that answer.
+func newEngines() *engines {
+	return &engines{
+		silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{},
+		observed: map[instance.Key][]vllm.RankLoad{}, checked: map[string]int{},
+	}
+}
+
+// run runs a Scraper with an interval of ten seconds in virtual time, until f returns.
+func (e *engines) run(t *testing.T, members *instance.Snapshot, f func(*testing.T, *scrape.Scraper)) {
+	t.Helper()
+	e.members = members
+	synctest.Test(t, func(t *testing.T) {
+		s := scrape.New(scrape.Options{
+			Members: func() *instance.Snapshot {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				return e.members
+			},
+			Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check, InFlight: e.inFlight, Interval: 10 * time.Second,
+		})
+		stop := background.Start(t.Context(), s.Run)
+		f(t, s)
+		stop()
+	})
+}
+
+// lockAfter locks the engines after some time.
+func (e *engines) lockAfter(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+	e.mu.Lock()
 }
 
 // Every engine is read once per interval, spread over it and with few concurrent reads.
 // Its last report is dropped once it has been silent for some intervals, or has left.
 func TestScrape(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, takes: time.Microsecond}
-		var mu sync.Mutex
-		members := fleet(64)
-		stop := e.follow(t, func() *instance.Snapshot {
-			mu.Lock()
-			defer mu.Unlock()
-			return members
-		})
-		time.Sleep(10*time.Second - time.Microsecond)
-		synctest.Wait()
-		e.mu.Lock()
+	e, members := newEngines(), fleet(64)
+	e.takes = time.Microsecond
+	e.run(t, members, func(t *testing.T, _ *scrape.Scraper) {
+		e.lockAfter(10*time.Second - time.Microsecond)
 		for _, in := range members.All() {
 			assert.Equal(t, 1, e.asked[in.Address],
 				"%s was asked %d times in one interval", in.Address, e.asked[in.Address])
@@ -158,78 +171,61 @@ func TestScrape(t *testing.T) {
 			e.silent[in.Address] = true
 		}
 		e.mu.Unlock()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		e.mu.Lock()
+		e.lockAfter(time.Minute)
 		assert.True(t, e.known[one] == nil, "what a silent engine said a minute ago is believed")
 		assert.True(t, e.observed[one] == nil, "the core of a silent engine counts as observable")
 		assert.LessOrEqual(t, e.most, 8, "%d questions at once", e.most)
 		clear(e.silent)
 		e.mu.Unlock()
-		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		e.mu.Lock()
+		e.lockAfter(20 * time.Second)
 		assert.True(t, e.known[one] != nil, "the engine answers again")
 		e.bare = true
 		e.mu.Unlock()
-		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		e.mu.Lock()
+		e.lockAfter(20 * time.Second)
 		assert.True(t, e.known[one] == nil, "the report of an engine that restarted without metrics of its load is used")
 		e.bare = false
 		e.mu.Unlock()
-		time.Sleep(20 * time.Second)
-		mu.Lock()
-		members = fleet(0)
-		mu.Unlock()
-		time.Sleep(20 * time.Second)
-		synctest.Wait()
-		e.mu.Lock()
+		e.lockAfter(20 * time.Second)
+		e.members = fleet(0)
+		e.mu.Unlock()
+		e.lockAfter(20 * time.Second)
 		for k, is := range e.known {
 			assert.True(t, is == nil, "%s has left, and is believed", k)
 		}
 		e.mu.Unlock()
-		stop()
 	})
 }
 
 // Ranks 2 and 3 of a group, on its second server, are the ranks 0 and 1 in requests to that server.
 func TestScrapeSecondServerOfAGroup(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, first: 2}
-		members := fleet(1)
-		one := members.All()[0]
-		one.Record.DPSize = 2
-		stop := e.follow(t, func() *instance.Snapshot { return members })
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		e.mu.Lock()
+	e, members := newEngines(), fleet(1)
+	e.first = 2
+	one := members.All()[0]
+	one.Record.DPSize = 2
+	e.run(t, members, func(t *testing.T, _ *scrape.Scraper) {
+		e.lockAfter(10 * time.Second)
 		got := e.known[one.Key]
 		e.mu.Unlock()
 		if got.Rank(0) == nil || got.Rank(0).All.Running != 1 || got.Rank(0).StartedAt.Unix() != 1 || got.Rank(1) == nil || got.Rank(1).All.Running != 3 {
 			t.Errorf("known of it: %+v", got)
 		}
-		stop()
 	})
 }
 
 // A decode engine with waiting requests is read every second until none wait, a few at a time.
 func TestScrape_FullEngine(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, full: map[string]bool{"10.0.0.0:1": true, "10.0.1.0:1": true}}
-		prefill := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.1.0:1"}, Verified: true, Record: instance.Record{State: instance.Ready}}
-		members := instance.NewSnapshot(1, append(fleet(20).All(), prefill))
-		stop := e.follow(t, func() *instance.Snapshot { return members })
+	e := newEngines()
+	e.full = map[string]bool{"10.0.0.0:1": true, "10.0.1.0:1": true}
+	prefill := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.1.0:1"}, Verified: true, Record: instance.Record{State: instance.Ready}}
+	e.run(t, instance.NewSnapshot(1, append(fleet(20).All(), prefill)), func(t *testing.T, _ *scrape.Scraper) {
 		// within returns the number of reads of some engines in ten seconds, except the first of each.
 		within := func(addresses ...string) (n int) {
 			e.mu.Lock()
 			clear(e.asked)
 			e.mu.Unlock()
-			time.Sleep(10 * time.Second)
-			synctest.Wait()
-			e.mu.Lock()
+			e.lockAfter(10 * time.Second)
 			defer e.mu.Unlock()
 			for _, a := range addresses {
 				n += e.asked[a] - 1
@@ -271,28 +267,7 @@ func TestScrape_FullEngine(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		n = within(all...)
 		assert.Equal(t, 0, n, "engines whose queues are empty again were read %d more times", n)
-		stop()
 	})
-}
-
-// run runs a Scraper for some instances in virtual time, until f returns.
-func run(t *testing.T, e *engines, interval time.Duration, list []*instance.Instance, f func(*scrape.Scraper)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		members := instance.NewSnapshot(1, list)
-		s := scrape.New(scrape.Options{
-			Members: func() *instance.Snapshot { return members }, Reader: e, Sink: e.sink, Observe: e.observe, Check: e.check,
-			InFlight: e.inFlight, Interval: interval,
-		})
-		stop := background.Start(t.Context(), s.Run)
-		f(s)
-		stop()
-	})
-}
-
-// newEngines returns engines that answer.
-func newEngines() *engines {
-	return &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}}
 }
 
 // An engine in both roles is read once per interval, also if it serves in one of them only.
@@ -309,10 +284,8 @@ func TestScrape_BothRoles(t *testing.T) {
 			}
 		}
 		e := newEngines()
-		run(t, e, 10*time.Second, both, func(*scrape.Scraper) {
-			time.Sleep(10*time.Second - time.Microsecond)
-			synctest.Wait()
-			e.mu.Lock()
+		e.run(t, instance.NewSnapshot(1, both), func(t *testing.T, _ *scrape.Scraper) {
+			e.lockAfter(10*time.Second - time.Microsecond)
 			defer e.mu.Unlock()
 			n := e.asked[decode.Address]
 			assert.Equal(t, 1, n, "kept in role %q: read %d times in one interval", only, n)
@@ -327,18 +300,14 @@ func TestScrape_ReadInOtherRole(t *testing.T) {
 	prefill := *decode
 	prefill.Role = instance.Prefill
 	e := newEngines()
-	run(t, e, 10*time.Second, []*instance.Instance{&prefill, decode}, func(s *scrape.Scraper) {
+	e.run(t, instance.NewSnapshot(1, []*instance.Instance{&prefill, decode}), func(t *testing.T, s *scrape.Scraper) {
 		s.Read(context.Background(), &prefill)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		e.mu.Lock()
+		e.lockAfter(time.Minute)
 		defer e.mu.Unlock()
 		assert.True(t, e.known[prefill.Key] != nil && e.observed[prefill.Key] != nil, "the last reading was discarded")
 		e.silent[decode.Address] = true
 		e.mu.Unlock()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		e.mu.Lock()
+		e.lockAfter(time.Minute)
 		assert.True(t, e.known[decode.Key] == nil && e.observed[decode.Key] == nil,
 			"what a silent engine reported a minute ago is used")
 	})
@@ -353,18 +322,14 @@ func TestScrape_Drained(t *testing.T) {
 	}
 	e := newEngines()
 	e.sent = map[string]float64{list[0].Address: 1}
-	run(t, e, 10*time.Second, list, func(*scrape.Scraper) {
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		e.mu.Lock()
+	e.run(t, instance.NewSnapshot(1, list), func(t *testing.T, _ *scrape.Scraper) {
+		e.lockAfter(time.Minute)
 		if e.observed[list[0].Key] == nil || e.asked[list[1].Address] != 0 {
 			t.Errorf("read %d times with a request, %d times without", e.asked[list[0].Address], e.asked[list[1].Address])
 		}
 		e.sent = nil
 		e.mu.Unlock()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		e.mu.Lock()
+		e.lockAfter(time.Minute)
 		defer e.mu.Unlock()
 		assert.True(t, e.observed[list[0].Key] == nil, "read although its last request has ended")
 	})

@@ -37,6 +37,7 @@ vllm:request_success_total{finished_reason="abort"} 3
 vllm:kv_cache_usage_perc{engine="0"} 0.5
 vllm:kv_cache_usage_perc{engine="1"} 0.25
 vllm:gpu_cache_usage_perc{engine="0"} 0.9
+vllm:nixl_num_failed_transfers_total{engine="0"} 0
 process_start_time_seconds 1.70000000025e+09
 nonsense
 vllm:num_requests_running{engine="2" 7
@@ -61,18 +62,6 @@ func says(status int, body string) http.HandlerFunc {
 	}
 }
 
-// An engine reports whether it transfers KV caches by NIXL; this needs no agent.
-func TestFactsOfNIXL(t *testing.T) {
-	t.Parallel()
-	base := engine(t, map[string]http.HandlerFunc{
-		"/v1/models": says(200, twoModels),
-		"/metrics":   says(200, "vllm:nixl_num_failed_transfers_total{engine=\"0\"} 0\n"),
-	})
-	got, err := New("").Facts(t.Context(), base)
-	require.NoError(t, err)
-	assert.Equal(t, instance.TransferNIXL, got.Transfer)
-}
-
 func TestFacts(t *testing.T) {
 	t.Parallel()
 	var keys []string
@@ -90,7 +79,7 @@ func TestFacts(t *testing.T) {
 	want := instance.Facts{
 		Models:      []string{"qwen", "qwen-lora"},
 		Roots:       []string{"/models/Qwen2.5-7B", ""},
-		MaxModelLen: 32768, Version: "0.12.0", DPSize: 2,
+		MaxModelLen: 32768, Version: "0.12.0", DPSize: 2, Transfer: instance.TransferNIXL,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: strings.TrimPrefix(base, "http://")}}
@@ -116,7 +105,7 @@ func TestStats(t *testing.T) {
 	got, err := New("").Stats(t.Context(), base)
 	require.NoError(t, err)
 	want := Stats{
-		Running: 3, Waiting: 4, Finished: 13, Complete: true, Ranks: 2,
+		Running: 3, Waiting: 4, Finished: 13, Complete: true, Ranks: 2, NIXL: true,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
 	assert.Empty(t, cmp.Diff(want, got))

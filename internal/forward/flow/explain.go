@@ -88,7 +88,7 @@ func (s *Settings) explainPrefill(p *explain.Plan, wanted sched.Request, req *re
 			return a, d
 		case s.cannotReceive(a.Instance):
 			skipped.cannotReceive = true
-		case s.unnotified.bypasses(a.Instance):
+		case s.unnotified.bypassed(a.Instance, false):
 			skipped.keys = append(skipped.keys, a.Instance.Key)
 		default:
 			return a, d

@@ -27,7 +27,7 @@ func (a *attempt) runNotified() (done bool) {
 		a.p.Done()
 		a.c.runDecodeOnly(nil, bypass.NotNotified)
 		return true
-	case slices.Contains(a.c.unnotified.keys, a.p.Instance.Key) || a.c.s.unnotified.bypassed(a.p.Instance):
+	case slices.Contains(a.c.unnotified.keys, a.p.Instance.Key) || a.c.s.unnotified.bypassed(a.p.Instance, true):
 		a.c.unnotified.keys = append(a.c.unnotified.keys, a.p.Instance.Key)
 		a.c.r.attempts.skip(a.p.Instance)
 		return false

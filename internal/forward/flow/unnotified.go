@@ -65,8 +65,8 @@ func (u *unnotified) find(in *instance.Instance) *missed {
 }
 
 // bypassed reports whether an instance must not get a request. If it returns false for a
-// bypassed instance, the request is a trial.
-func (u *unnotified) bypassed(in *instance.Instance) bool {
+// bypassed instance, a trial is due; begin counts the request as that trial.
+func (u *unnotified) bypassed(in *instance.Instance, begin bool) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	m := u.find(in)
@@ -77,16 +77,10 @@ func (u *unnotified) bypassed(in *instance.Instance) bool {
 	if now.Before(m.trial) {
 		return true
 	}
-	m.trial, m.trying = now.Add(m.pause), true
+	if begin {
+		m.trial, m.trying = now.Add(m.pause), true
+	}
 	return false
-}
-
-// bypasses is like bypassed, but does not start a trial.
-func (u *unnotified) bypasses(in *instance.Instance) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	m := u.find(in)
-	return m != nil && m.failures >= bypassAfter && time.Now().Before(m.trial)
 }
 
 // arrived records that all notifications of an instance have arrived.

@@ -30,13 +30,15 @@ func testOrigin(client context.Context) *Origin {
 	return &Origin{Client: client, Settings: &Settings{Log: log, Available: func(instance.Key) bool { return false }}, Privileged: func() bool { return false }}
 }
 
-func newTestLeg(client context.Context) *Leg {
-	return testOrigin(client).newLeg(&instance.Instance{}, nil, Wait{Limit: PrefillLimit(time.Hour)})
-}
-
 func testLeg(t *testing.T) *Leg {
 	t.Helper()
-	l := newTestLeg(t.Context())
+	return legOf(t.Context(), t, Wait{Limit: PrefillLimit(time.Hour)})
+}
+
+// legOf returns a leg that ends with the test.
+func legOf(client context.Context, t *testing.T, w Wait) *Leg {
+	t.Helper()
+	l := testOrigin(client).newLeg(&instance.Instance{}, nil, w)
 	t.Cleanup(l.End)
 	return l
 }
@@ -46,8 +48,7 @@ func testLeg(t *testing.T) *Leg {
 func TestLeg_AsContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	l := newTestLeg(context.WithValue(t.Context(), key{}, "v"))
-	defer l.End()
+	l := legOf(context.WithValue(t.Context(), key{}, "v"), t, Wait{Limit: PrefillLimit(time.Hour)})
 	require.True(t, l.Err() == nil && l.Value(key{}) == "v", "running: %v, %v", l.Err(), l.Value(key{}))
 	child, cancel := context.WithCancel(l)
 	defer cancel()
@@ -78,8 +79,7 @@ func TestLeg_AsContext(t *testing.T) {
 func TestLegDeadlineMoves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, Wait{Limit: FirstByteLimit(time.Second)})
-		defer l.End()
+		l := legOf(t.Context(), t, Wait{Limit: FirstByteLimit(time.Second)})
 		time.Sleep(900 * time.Millisecond) // by the bubble's clock
 		l.SetLimit(IdleLimit(time.Second))
 		for range 5 {
@@ -109,13 +109,8 @@ func endedBy(l *Leg) string {
 func TestLeg_WaitsForPartner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		begin := func() *Leg {
-			return testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, Wait{Limit: FirstByteLimit(time.Second), Partner: true})
-		}
-		waits, done, committed := begin(), begin(), begin()
-		defer waits.End()
-		defer done.End()
-		defer committed.End()
+		w := Wait{Limit: FirstByteLimit(time.Second), Partner: true}
+		waits, done, committed := legOf(t.Context(), t, w), legOf(t.Context(), t, w), legOf(t.Context(), t, w)
 		time.Sleep(50 * time.Minute) // by the bubble's clock
 		waits.SetLimit(IdleLimit(2 * time.Second))
 		time.Sleep(50 * time.Minute)
@@ -140,8 +135,7 @@ func TestLeg_ClientGone(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errCause)
-	l := newTestLeg(ctx)
-	defer l.End()
+	l := legOf(ctx, t, Wait{Limit: PrefillLimit(time.Hour)})
 	assert.True(t, errors.Is(context.Cause(l), errCause), "ended with %v", context.Cause(l))
 }
 
@@ -149,9 +143,7 @@ func TestLeg_ClientGone(t *testing.T) {
 // carries an answer that the client is already reading: it must not be broken.
 func TestCommittedLeg_NotCancelled(t *testing.T) {
 	t.Parallel()
-	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())
-	defer waiting.End()
-	defer committed.End()
+	waiting, committed := testLeg(t), testLeg(t)
 	_ = committed.Commit(false)
 	for _, l := range []*Leg{waiting, committed} {
 		var listed sched.Leg = l

@@ -100,11 +100,21 @@ func TestLimit_ResetByBytes(t *testing.T) {
 	})
 }
 
+const lease = 20 * time.Second
+
+// leased returns the waits of a decode leg whose KV lease begins now.
+func leased(waits time.Duration, streamed, renews bool) Wait {
+	return Wait{
+		Limit: FirstByteLimit(waits), Streamed: streamed, KVUntil: time.Now().Add(lease), KVRenews: renews,
+		KVLimit: Limit{After: lease, Class: TransferExpired, Setting: "--kv-lease-budget"},
+	}
+}
+
 // Until the answer is committed, the KV lease takes precedence over every other limit. A leg ends if it
 // cannot have read the KV cache, or if its engine has not renewed the lease.
 func TestLimit_Lease(t *testing.T) {
 	t.Parallel()
-	const lease, waits = 20 * time.Second, 150 * time.Second
+	const waits = 150 * time.Second
 	for _, c := range []struct {
 		name      string
 		renews    bool
@@ -136,10 +146,7 @@ func TestLimit_Lease(t *testing.T) {
 				if c.tried {
 					runs = always
 				}
-				l := tried(t, c.until, runs, !c.hidden, Wait{
-					Limit: FirstByteLimit(waits), Streamed: !c.whole, KVUntil: time.Now().Add(lease), KVRenews: c.renews,
-					KVLimit: Limit{After: lease, Class: TransferExpired, Setting: "--kv-lease-budget"},
-				})
+				l := tried(t, c.until, runs, !c.hidden, leased(waits, !c.whole, c.renews))
 				if c.committed {
 					_ = l.Commit(false)
 				}
@@ -167,10 +174,7 @@ func TestLimit_LeaseAtTheCommit(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			l := observed(t, 0, true, Wait{
-				Limit: FirstByteLimit(time.Hour), Streamed: true, KVUntil: time.Now().Add(20 * time.Second),
-				KVLimit: Limit{After: 20 * time.Second, Class: TransferExpired, Setting: "--kv-lease-budget"},
-			})
+			l := observed(t, 0, true, leased(time.Hour, true, false))
 			l.lease.Stop() // as if it were late
 			if late {
 				time.Sleep(21 * time.Second)
@@ -190,10 +194,7 @@ func TestLimit_LeaseEndsDuringASuspension(t *testing.T) {
 	for _, streamed := range []bool{false, true} {
 		for _, suspended := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				l := observed(t, always, true, Wait{
-					Limit: FirstByteLimit(time.Hour), Streamed: streamed, KVUntil: time.Now().Add(20 * time.Second), KVRenews: true,
-					KVLimit: Limit{After: 20 * time.Second, Class: TransferExpired, Setting: "--kv-lease-budget"},
-				})
+				l := observed(t, always, true, leased(time.Hour, streamed, true))
 				if suspended {
 					l.lease.Stop() // as if it were late
 				}
@@ -265,13 +266,12 @@ func TestLimit_FiredAndSetAgain(t *testing.T) {
 		"set":     func(l *Leg) { l.SetLimit(GraceLimit(time.Minute)) },
 		"cleared": (*Leg).ClearLimit,
 	} {
-		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, Wait{Limit: GraceLimit(time.Hour)})
+		l := legOf(t.Context(), t, Wait{Limit: GraceLimit(time.Hour)})
 		again(l)
 		l.expire() // the call of the timer that has already fired
 		if l.Err() != nil {
 			t.Errorf("%s: ended by %v", name, context.Cause(l))
 		}
-		l.End()
 	}
 }
 
@@ -289,9 +289,8 @@ func TestLeg_Overtaken(t *testing.T) {
 		"second time":  {Wait{Streamed: true, Patient: true}, false},
 	} {
 		c.wait.Limit = FirstByteLimit(time.Hour)
-		l := testOrigin(t.Context()).newLeg(&instance.Instance{}, nil, c.wait)
+		l := legOf(t.Context(), t, c.wait)
 		l.Overtaken(20)
 		assert.Equal(t, c.stuck, l.Err() != nil, "%s: ended %v", name, l.Err())
-		l.End()
 	}
 }

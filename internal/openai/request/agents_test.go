@@ -37,16 +37,10 @@ func TestResponsesAndMessagesAreRead(t *testing.T) {
 		{"one tool", `{"model":"m",` + turn + `,"max_tokens":9,"tool_choice":{"name":"f","type":"tool"}}`, request.Request{Scanned: request.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9, CutReason: "forced_tool"}},
 		{"thinking", `{"model":"m",` + turn + `,"max_tokens":9,"thinking":{"type":"enabled","budget_tokens":5}}`, request.Request{Scanned: request.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9, CutReason: "thinking_budget"}},
 	} {
-		r, err := request.Parse(tc.want.Kind, []byte(tc.body))
-		if err != nil {
-			t.Errorf("%s: %v", tc.name, err)
-			continue
-		}
-		got := request.Request{Scanned: request.Scanned{Kind: r.Kind}, Model: r.Model, Stream: r.Stream, MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass}
-		if got.Kind != tc.want.Kind || got.Model != tc.want.Model || got.Stream != tc.want.Stream || got.MaxTokens != tc.want.MaxTokens ||
-			got.CutReason != tc.want.CutReason || got.Bypass != tc.want.Bypass {
-			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			checkRead(t, tc.want.Kind, tc.body, tc.want)
+		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -64,17 +65,20 @@ func TestParseRequestReads(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r, err := request.Parse(tc.kind, []byte(tc.body))
-			require.NoError(t, err)
-			got := request.Request{Scanned: request.Scanned{Kind: r.Kind}, Model: r.Model, Stream: r.Stream, IncludeUsage: r.IncludeUsage,
-				MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass}
-			if got.Kind != tc.want.Kind || got.Model != tc.want.Model || got.Stream != tc.want.Stream ||
-				got.IncludeUsage != tc.want.IncludeUsage || got.MaxTokens != tc.want.MaxTokens ||
-				got.CutReason != tc.want.CutReason || got.Bypass != tc.want.Bypass {
-				t.Fatalf("got %+v, want %+v", got, tc.want)
-			}
+			checkRead(t, tc.kind, tc.body, tc.want)
 		})
 	}
+}
+
+// checkRead parses a request and compares the fields that describe it.
+func checkRead(t *testing.T, kind openai.Kind, body string, want request.Request) {
+	t.Helper()
+	r, err := request.Parse(kind, []byte(body))
+	require.NoError(t, err, body)
+	assert.Equal(t, want, request.Request{
+		Scanned: request.Scanned{Kind: r.Kind}, Model: r.Model, Stream: r.Stream, IncludeUsage: r.IncludeUsage,
+		MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass,
+	}, body)
 }
 
 func TestParseRequestRefuses(t *testing.T) {

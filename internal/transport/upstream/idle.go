@@ -57,7 +57,7 @@ func isHTTPS(in *instance.Instance) bool { return in.Record.Scheme == "https" }
 // popIdle returns the most recently used connection, or nil if all have been idle for too
 // long at that time. The exchange must check that the peer has neither closed it nor sent
 // anything since: unsolicited bytes would be read as the response to the next client
-// (TestUnsolicitedAnswer_BeforeNextRequest).
+// (TestIdleConnection_Checked).
 func (p *Pool) popIdle(h *host, at time.Time) (c *conn) {
 	oldest := at.Sub(p.started) - p.opts.IdleTimeout
 	var toClose []*conn

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -248,13 +247,10 @@ func TestEarlyAnswer(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			forEachClient(t, func(t *testing.T, open opener) {
-				var mu sync.Mutex
-				conns := 0
+				var conns atomic.Int64
 				release := make(chan struct{})
 				in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
-					mu.Lock()
-					conns++
-					mu.Unlock()
+					conns.Add(1)
 					_, _ = r.Peek(1)
 					if how == "interim first" {
 						_, _ = io.WriteString(c, "HTTP/1.1 102 Processing\r\n\r\n")
@@ -296,10 +292,8 @@ func TestEarlyAnswer(t *testing.T) {
 				require.True(t, err == nil && resp.Status == 413 && got == "large", "%+v %q, %v", resp, got, err)
 				_, _, err = fetch(t.Context(), c, request(in))
 				require.NoError(t, err)
-				mu.Lock()
-				defer mu.Unlock()
-				n := c.StaleRetries()
-				require.True(t, conns == 2 && n == 0, "%d connections, %d stale", conns, n)
+				require.EqualValues(t, 2, conns.Load(), "connections")
+				require.EqualValues(t, 0, c.StaleRetries(), "stale connections")
 			})
 		})
 	}
