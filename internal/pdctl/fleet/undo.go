@@ -79,6 +79,9 @@ func Revert(s *session.Session) *cobra.Command {
 				return cli.Wrongf("name either a revision to return to, with --to if needed, or the one to undo with --only; pdctl history shows them")
 			}
 			if len(args) == 0 {
+				if only < 2 {
+					return cli.Wrongf("--only %d: name a revision of 2 or more; pdctl history shows them", only)
+				}
 				args, to = []string{strconv.FormatInt(only-1, 10)}, only
 			}
 			from, err := strconv.ParseInt(args[0], 10, 64)
