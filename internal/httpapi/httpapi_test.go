@@ -202,16 +202,6 @@ func TestAbortReachesTheClient(t *testing.T) {
 	}
 }
 
-func TestPanic_500(t *testing.T) {
-	t.Parallel()
-	d := deps()
-	d.Data.Generate = func(openai.Kind) forward.HandlerFunc { return func(forward.Client, *http.Request) { panic("bug") } }
-	s := serve(t, d, false)
-	code, _, body := call(t, http.MethodPost, s.URL+"/v1/completions", "{}")
-	require.True(t, code == 500 && strings.Contains(body, `"error"`) && !strings.Contains(body, "bug"),
-		"%d %s", code, body)
-}
-
 func TestRoutes(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
