@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -62,6 +63,13 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	}
 	if err := json.Unmarshal(raw, &body); err != nil {
 		return ic, badRequest(`"reason" is a text, "for" a duration such as "10m", "auto" and "force" are true or false: %s`, instance.JSONError(err))
+	}
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(raw, &fields) // it is an object
+	for name := range fields {       // with a misspelled "for", the change would have no end
+		if !slices.Contains([]string{"type", "instance", "instances", "dp_size", "for", "reason", "weight", "auto", "force"}, name) {
+			return ic, badRequest("unknown field %q", instance.Printable(name, 40))
+		}
 	}
 	if ic.Reason = body.Reason; len(ic.Reason) > maxReason {
 		return ic, badRequest(`"reason" is longer than %d bytes`, maxReason)

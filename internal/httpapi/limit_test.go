@@ -137,33 +137,39 @@ func (l oneConn) Close() error {
 
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
+// overPipe serves one connection, whose client calls send. end closes it and waits for both sides.
+func overPipe(h http.Handler, send func(client net.Conn)) (client net.Conn, end func()) {
+	l := oneConn{conns: make(chan net.Conn, 1)}
+	server, client := net.Pipe()
+	l.conns <- server
+	s := &http.Server{Handler: h}
+	var work sync.WaitGroup
+	work.Go(func() { _ = s.Serve(l) })
+	work.Go(func() { send(client) })
+	return client, func() {
+		_ = client.Close()
+		_ = s.Close()
+		work.Wait()
+	}
+}
+
 // A request is answered without its body, and promptly if its connection ends, as beyond the limit.
 func TestMissingBody(t *testing.T) {
 	t.Parallel()
 	router := httpapi.NewRouter(deps(), true)
 	for _, head := range []string{"GET /health", "GET /livez", "GET /livez HTTP/1.1\r\nExpect: 100-continue", "GET /status", "HEAD /health", "DELETE /nowhere", "GET /tokenizer_info", "GET /v1/models", "GET /v1/models/m", "GET /v1/responses/x", "POST /instances/add", "PUT /models/routes/m", "POST /ping", "POST /status", "POST /v1/responses/x/cancel"} {
 		synctest.Test(t, func(t *testing.T) {
-			l := oneConn{conns: make(chan net.Conn, 1)}
-			server, client := net.Pipe()
-			l.conns <- server
 			closes, began := head == "GET /health", time.Now()
-			s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			line, more, _ := strings.Cut(head, " HTTP/1.1")
+			client, end := overPipe(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if closes {
 					w.Header().Set("Connection", "close")
 				}
 				router.ServeHTTP(w, r)
-			})}
-			var work sync.WaitGroup
-			work.Go(func() { _ = s.Serve(l) })
-			defer func() {
-				_ = client.Close()
-				_ = s.Close()
-				work.Wait()
-			}()
-			line, more, _ := strings.Cut(head, " HTTP/1.1")
-			work.Go(func() {
+			}), func(client net.Conn) {
 				_, _ = io.WriteString(client, line+" HTTP/1.1\r\nHost: x\r\nX-Api-Key: secret\r\nContent-Type: application/json\r\nContent-Length: 5"+more+"\r\n\r\n")
 			})
+			defer end()
 			in := bufio.NewReader(client)
 			for {
 				method, _, _ := strings.Cut(line, " ")
@@ -194,22 +200,12 @@ func TestLateTrailer(t *testing.T) {
 	require.NoError(t, err)
 	router := httpapi.NewRouter(d, false)
 	round := func(t *testing.T) {
-		l := oneConn{conns: make(chan net.Conn, 1)}
-		server, client := net.Pipe()
-		l.conns <- server
-		s := &http.Server{Handler: router}
-		var work sync.WaitGroup
-		work.Go(func() { _ = s.Serve(l) })
-		defer func() {
-			_ = client.Close()
-			_ = s.Close()
-			work.Wait()
-		}()
-		work.Go(func() {
+		client, end := overPipe(router, func(client net.Conn) {
 			_, _ = io.WriteString(client, "GET /config HTTP/1.1\r\nHost: x\r\nX-Api-Key: secret\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
 			time.Sleep(10 * time.Second) // when the request is served
 			_, _ = io.WriteString(client, "X-Sum: 1\r\n\r\n")
 		})
+		defer end()
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusOK, resp.StatusCode)

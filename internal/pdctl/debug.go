@@ -54,6 +54,9 @@ func debugCommand(s *session.Session) *cobra.Command {
 		if err := b.proxies(cmd.Context(), proxies, key); err != nil {
 			return err
 		}
+		if cmd.Context().Err() != nil {
+			return errors.New("interrupted; no archive was written")
+		}
 		summary := fmt.Sprintf("%s: %s, %s", file, cli.Count(len(b.files), "file"), cli.Count(strings.Count(b.notes.String(), "\n"), "note"))
 		if file == "-" {
 			fmt.Fprintln(s.Out.Stderr, b.notes.String()+summary)

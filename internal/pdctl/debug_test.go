@@ -3,6 +3,7 @@ package pdctl_test
 import (
 	"archive/tar"
 	"compress/gzip"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -62,6 +63,31 @@ func TestDebugAndRoute(t *testing.T) {
 	}
 	_, out, errs = r.run("route", "--explain", "debug_test.go", "--proxy", proxy.URL, "--admin-key", "k")
 	assert.Contains(t, out, "target new (20 %)\n", "%s %s", out, errs)
+}
+
+// An interrupted doctor reports no findings, and an interrupted debug writes no archive: what they could not
+// read is missing because of the interrupt.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	file := filepath.Join(t.TempDir(), "d.tar.gz")
+	for _, line := range []string{"doctor --probe --agents=false -o json", "debug -f " + file + " --proxy"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+			cancel()
+			<-q.Context().Done()
+		}))
+		defer silent.Close()
+		args := strings.Fields(line)
+		if args[0] == "debug" {
+			args = append(args, silent.URL)
+		} else {
+			r.put("/pd/decode/"+silent.Listener.Addr().String(), `{"models":["m"]}`)
+		}
+		code, out, errs := execute(ctx, r.env(), args...)
+		assert.True(t, code == 1 && out == "" && strings.Contains(errs, "interrupted"), "%s: %d %s %s", line, code, out, errs)
+	}
+	assert.NoFileExists(t, file)
 }
 
 // debug runs its commands with the flags of its command line.

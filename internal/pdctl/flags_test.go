@@ -126,38 +126,6 @@ func sameTimes(list []string) (out []string) {
 	return out
 }
 
-func TestDryRun_ExcludesWait(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.put("/pd/decode/10.0.0.8:8200", `{"models":["m"]}`)
-	for line, want := range map[string]string{
-		"drain decode 10.0.0.8:8200 --wait --dry-run":       "--dry-run and --wait exclude each other",
-		"add decode 10.0.0.8:8200 --wait --block --dry-run": "--dry-run and --block exclude each other",
-		"drain decode --selector rack>3 --dry-run":          "write key=value",
-		"drain decode --selector rack=3, --dry-run":         "write key=value",
-		"drain decode --selector rack=(3 --dry-run":         "write key=value",
-		"drain decode --selector !state --dry-run":          "every instance has a state",
-		"weight decode 10.0.0.8:8200 -5":                    "invalid weight -5: must be between 0 and 10000",
-		"weight decode 10.0.0.8:8200 100000":                "invalid weight 100000: must be between 0 and 10000",
-		"weight decode 10.0.0.8:8200 many":                  "invalid weight \"many\"",
-		"weight decode 10.0.0.8:8200 300 -x":                "unknown shorthand flag: 'x'",
-		"drain decode 10.0.0.8:8200 --for soon":             "or a number of seconds",
-		"drain decode --selector state=asleep":              "use one of starting, ready",
-		"drain decode --selector role=both":                 `"prefill" or "decode"`,
-		"drain decode 10.0.0.8:8200 --selector rack=3":      "with --selector, name only a role",
-		"weight decode --selector rack=3":                   "invalid weight \"decode\"",
-		"list -o xml":                                       "use one of table, wide, json, yaml",
-		"events decode 10.0.0.8:8200 -o yaml":               "events are text only",
-		"auth init -o yaml":                                 "this prints text only",
-		"list --selector model=":                            "name a model",
-		"drain decode":                                      "name the instances",
-	} {
-		code, _, errs := r.run(strings.Fields(line)...)
-		assert.True(t, code == 2 && strings.Contains(errs, want),
-			"%s: exit %d, %q is not in %q", line, code, want, errs)
-	}
-}
-
 func TestSelector(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -252,7 +252,7 @@ func TestHostileEntries_Escaped(t *testing.T) {
 	r.put("/pd/override/decode/10.0.0.3:1", `{"state":"drain","reason":"\u001b[2J"}`)
 	r.put("/pd/proxies/p1", `{"address":"\u001b[2J","version":"`+"\u202e"+`"}`)
 	for _, args := range [][]string{
-		{"list"}, {"list", "-o", "json"}, {"status"}, {"status", "-o", "json"},
+		{"list"}, {"list", "-o", "json"}, {"status"}, {"status", "-o", "json"}, {"top", "--once"}, {"version"}, {"export"}, {"history"}, {"model", "ls"}, {"limit", "list"},
 		{"get", "prefill/10.0.0.1:1"}, {"get", "prefill/10.0.0.2:1"}, {"get", "decode/10.0.0.3:1", "-o", "json"}, {"get", "decode/10.0.0.4:1"},
 	} {
 		code, out, errs := r.run(args...)

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/engine/vllm"
@@ -256,6 +258,31 @@ func TestChangeIntent(t *testing.T) {
 	require.NoError(t, err)
 	_, err = r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain})
 	assert.ErrorIs(t, err, httpapi.ErrRefused, "of a removed one")
+}
+
+// A misspelled field of a model route would otherwise be ignored: the target would have another weight, or the
+// route no end.
+func TestSetModelRoute_UnknownFields(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	set := func(body string) error {
+		_, err := r.svc.SetModelRoute(t.Context(), "chat", []byte(body), 0)
+		return err
+	}
+	for body, want := range map[string]string{
+		`{"targets":[{"model":"m","wieght":10}]}`:            `unknown field "wieght"`,
+		`{"targets":[{"model":"m"}],"fro":"1h"}`:             `unknown field "fro"`,
+		`{"targets":[{"model":"m"}],"Sticky":"none"}`:        `unknown field "Sticky"`,
+		`{"targets":[{"model":"m"},{"model":"n","model":0}]`: "unexpected end",
+	} {
+		err := set(body)
+		require.ErrorIs(t, err, httpapi.ErrRefused, body)
+		require.ErrorContains(t, err, want, body)
+	}
+	require.NoError(t, set(`{"v":1,"targets":[{"model":"m","weight":10}],"sticky":"none","reason":"trial","for":"1h"}`))
+	route, err := json.Marshal(schema.ListModelRoute(r.watcher.Snapshot().Documents.List[0], nil)) // the answer to a GET
+	require.NoError(t, err)
+	require.NoError(t, set(string(route)))
 }
 
 // The role of an orphan, which no longer has a key, cannot be set.

@@ -45,6 +45,14 @@ func (s *Service) RemoveLimits(ctx context.Context, key string) (bool, error) {
 
 // SetModelRoute writes a model route. It returns when the proxy's own snapshot contains it.
 func (s *Service) SetModelRoute(ctx context.Context, name string, raw []byte, d time.Duration) (int64, error) {
+	if err := instance.DecodeStrict(raw, &struct {
+		instance.ListedModelRoute // so that the answer to a GET can be edited and sent
+
+		V   int    `json:"v"`
+		For string `json:"for"` // d
+	}{}); err != nil {
+		return 0, fmt.Errorf("%w: %s", httpapi.ErrRefused, instance.JSONError(err))
+	}
 	r, err := schema.DecodeModelRoute(raw)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)

@@ -152,10 +152,17 @@ func run(t *testing.T, f func(t *testing.T, s *stage, b *Board)) {
 	})
 }
 
+// advance lets time pass until the Board has done its work of that time.
+func advance(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
 func join(t *testing.T, b *Board) *viewer {
 	t.Helper()
 	v := b.viewers.join()
 	require.True(t, v != nil, "too many viewers")
+	synctest.Wait() // for the snapshot
 	return v
 }
 
@@ -163,15 +170,13 @@ func TestSnapshotThenDiffs(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		v := join(t, b)
-		synctest.Wait()
 		names, all := read(t, v)
 		if len(names) != 1 || names[0] != "snapshot" || len(all[0].Rows) != 2 || len(all[0].Loads) != 2 || all[0].Self.ID != "me" || all[0].History == nil {
 			t.Fatalf("at first %v: %+v", names, all)
 		}
 		s.inFlight.Store(4)
 		s.set(5, member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.3:1"))
-		time.Sleep(time.Second)
-		synctest.Wait()
+		advance(time.Second)
 		names, all = read(t, v)
 		require.Len(t, names, 1)
 		require.Equal(t, "diff", names[0])
@@ -182,8 +187,7 @@ func TestSnapshotThenDiffs(t *testing.T) {
 		assert.Contains(t, string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`, "loads %s", m.Loads)
 		assert.True(t, len(m.Feed) == 2 && m.Feed[0].Text == "left" && m.Feed[1].Text == "joined", "feed %+v", m.Feed)
 		assert.True(t, string(m.Parts["requests"]) == "4" && m.Parts["findings"] == nil, "parts %s", m.Parts)
-		time.Sleep(time.Second)
-		synctest.Wait()
+		advance(time.Second)
 		if _, all = read(t, v); len(all) != 1 || all[0].Rows != nil || all[0].Loads != nil || all[0].Feed != nil {
 			t.Errorf("nothing has changed, and still %+v", all)
 		}
@@ -194,16 +198,14 @@ func TestSnapshotThenDiffs(t *testing.T) {
 func TestViewers_ShareOneCollector(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
+		advance(10 * time.Second)
 		assert.EqualValues(t, 0, s.lists.Load(), "entries were listed without viewers")
 		var all []*viewer
 		for range maxViewers {
 			all = append(all, join(t, b))
 		}
 		assert.True(t, b.viewers.join() == nil, "one more joins")
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
+		advance(3 * time.Second)
 		n := s.lists.Load()
 		assert.True(t, n <= 2*4, "2 entries were listed %d times in 3 s", n)
 		for _, v := range all {
@@ -211,11 +213,9 @@ func TestViewers_ShareOneCollector(t *testing.T) {
 			require.True(t, len(names) >= 3 && names[0] == "snapshot" && names[1] == "diff", "a viewer got %v", names)
 			b.viewers.leave(v)
 		}
-		time.Sleep(time.Second)
-		synctest.Wait()
+		advance(time.Second)
 		before := s.lists.Load()
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
+		advance(10 * time.Second)
 		assert.Equal(t, before, s.lists.Load(), "entries were listed after all had left")
 	})
 }
@@ -225,8 +225,7 @@ func TestSlowViewer_Disconnected(t *testing.T) {
 	run(t, func(t *testing.T, _ *stage, b *Board) {
 		slow, quick := join(t, b), join(t, b)
 		for range maxLag + 3 {
-			time.Sleep(time.Second)
-			synctest.Wait()
+			advance(time.Second)
 			read(t, quick)
 		}
 		select {
@@ -246,16 +245,14 @@ func TestSlowViewer_Disconnected(t *testing.T) {
 func TestLines(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
-		time.Sleep(time.Second) // the members are known
-		synctest.Wait()
+		advance(time.Second) // the members are known
 		p := instance.Key{Role: instance.Prefill, Address: "10.0.0.1:1"}
 		count := func(asked, found float64) {
 			s.prompts.WithLabelValues(p.Address, "asked").Add(asked)
 			s.prompts.WithLabelValues(p.Address, "found").Add(found)
 		}
 		count(1000, 900) // before the shown interval
-		time.Sleep(step * time.Second)
-		synctest.Wait()
+		advance(step * time.Second)
 		count(200, 50)
 		for range 10 {
 			s.metrics.Done(&forward.Entry{Model: "m", Result: relay.Result{Outcome: relay.OutcomeOK, TTFT: 100 * time.Millisecond, Gap: 10 * time.Millisecond}, Route: flow.Route{Prefill: p.Address, Decode: "10.0.0.2:1"}, FirstToken: 100 * time.Millisecond})
@@ -264,11 +261,8 @@ func TestLines(t *testing.T) {
 		for _, outcome := range []string{relay.OutcomeClientError, relay.OutcomeClientGone, relay.OutcomeUnavailable, relay.OutcomeUpstream, relay.OutcomeBroken} {
 			s.metrics.Done(&forward.Entry{Result: relay.Result{Outcome: outcome}})
 		}
-		time.Sleep(step * time.Second)
-		synctest.Wait()
-		v := join(t, b)
-		synctest.Wait()
-		_, all := read(t, v)
+		advance(step * time.Second)
+		_, all := read(t, join(t, b))
 		h := all[0].History
 		last := func(line []value) value { return line[len(line)-1] }
 		for name, want := range map[string]value{"served": 11. / step, "failed": 3. / step, "refused": 2. / step, "alone": 1. / step} {
@@ -294,13 +288,11 @@ func TestEtcdAndProxies(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		v := join(t, b)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
+		advance(2 * time.Second)
 		s.mu.Lock()
 		s.etcd, s.broken = Etcd{State: "suspect", LastError: "no answer\x1b[2J"}, errors.New("no answer")
 		s.mu.Unlock()
-		time.Sleep(proxiesEvery + 2*time.Second)
-		synctest.Wait()
+		advance(proxiesEvery + 2*time.Second)
 		_, all := read(t, v)
 		parts, feed := map[string]string{}, []Change{}
 		for _, m := range all {
@@ -327,12 +319,9 @@ func TestEtcdInTheFeed(t *testing.T) {
 			s.mu.Lock()
 			s.etcd = Etcd{State: state, Live: state == "live"}
 			s.mu.Unlock()
-			time.Sleep(time.Second)
-			synctest.Wait()
+			advance(time.Second)
 		}
-		v := join(t, b)
-		synctest.Wait()
-		_, all := read(t, v)
+		_, all := read(t, join(t, b))
 		var got []string
 		for _, c := range all[0].Feed {
 			if c.Who == "etcd" {
@@ -350,9 +339,7 @@ func TestTenure(t *testing.T) {
 		time.Sleep(time.Hour)
 		s.set(9, member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.2:1", func(in *instance.Instance) { in.Lease, in.CreateRevision = 8, 9 }))
 		synctest.Wait()
-		v := join(t, b)
-		synctest.Wait()
-		_, all := read(t, v)
+		_, all := read(t, join(t, b))
 		var old, fresh Row
 		_, _ = json.Unmarshal(all[0].Rows["prefill/10.0.0.1:1"], &old), json.Unmarshal(all[0].Rows["decode/10.0.0.2:1"], &fresh)
 		now := time.Now().UnixMilli()
@@ -452,8 +439,7 @@ func TestFiguresOfAllProxies(t *testing.T) {
 		during := func(seconds int) []value {
 			for range seconds {
 				s.metrics.Done(&forward.Entry{Result: relay.Result{Outcome: relay.OutcomeOK}})
-				time.Sleep(time.Second)
-				synctest.Wait()
+				advance(time.Second)
 				_, all := read(t, v)
 				for _, m := range all {
 					if m.History != nil {
@@ -476,7 +462,6 @@ func TestFiguresOfAllProxies(t *testing.T) {
 			t.Errorf("of all proxies: %v", all)
 		}
 		one := join(t, b)
-		synctest.Wait()
 		_, all := read(t, one)
 		for part, want := range map[string]string{
 			"fleet": "true", "queues": `"batch":2`, "totals": `"refused":{"batch\nfull":70}`, "routes": `"name":"chat"`, "doctor": "is down", "proxies": `"missing":"refused"`,
@@ -506,8 +491,7 @@ func TestFiguresOfAllProxies_Outdated(t *testing.T) {
 		parts := map[string]string{}
 		after := func(d time.Duration, part string) string {
 			for range d / time.Second {
-				time.Sleep(time.Second)
-				synctest.Wait()
+				advance(time.Second)
 				_, all := read(t, v)
 				for _, m := range all {
 					for name, p := range m.Parts {
@@ -570,9 +554,7 @@ func TestEjectedInFeed(t *testing.T) {
 			s.mu.Unlock()
 			time.Sleep(2 * time.Second)
 		}
-		v := join(t, b)
-		synctest.Wait()
-		_, all := read(t, v)
+		_, all := read(t, join(t, b))
 		var texts []string
 		for _, c := range all[0].Feed {
 			if c.Who == k.Address {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/stretchr/testify/assert"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvcache/indexmem"
@@ -24,14 +23,10 @@ func TestIndexMemory(t *testing.T) {
 		Each: func(func(instance.Key, sched.Total)) {}, EachRank: func(func(instance.Key, int, sched.RankLoad)) {},
 		Remembered: func() map[instance.Role]policy.Remembered { return nil }, Digests: func() metrics.Digests { return metrics.Digests{} }, Memory: memory,
 	}.Register(reg)
-	got := gathered(t, reg)
-	for name, want := range map[string]float64{
+	check(t, gathered(t, reg), map[string]float64{
 		"pd_index_memory_bytes prompts": 0, "pd_index_memory_bytes kv_blocks": 7, "pd_index_memory_limit_bytes": 1000,
 		"pd_index_memory_evicted_bytes_total prompts": 0, "pd_index_memory_evicted_bytes_total kv_blocks": 0,
-	} {
-		n, ok := got[name]
-		assert.True(t, ok && n == want, "%s is %v (%t), want %v", name, n, ok, want)
-	}
+	})
 }
 
 // With limited models, queues with waiting requests get series first, then those of used models.
@@ -59,8 +54,5 @@ func TestModelsWithTheSameLabel(t *testing.T) {
 		Advice: func() []instance.Advice { return []instance.Advice{advice(long + "1"), advice(long + "2")} },
 		Moves:  func(func(instance.Role, string, int64)) {}, Limit: 9,
 	}.Register(reg)
-	got := gathered(t, reg)
-	for series, want := range map[string]float64{"pd_queue_bytes other": 4, "pd_queue_bytes " + instance.Printable(long, 200): 6} {
-		assert.Equal(t, want, got[series], series)
-	}
+	check(t, gathered(t, reg), map[string]float64{"pd_queue_bytes other": 4, "pd_queue_bytes " + instance.Printable(long, 200): 6})
 }

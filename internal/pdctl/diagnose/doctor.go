@@ -4,6 +4,7 @@ package diagnose
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -72,6 +73,9 @@ func examine(ctx context.Context, s *session.Session, o *doctorOptions) error {
 	p, failed := gather(ctx, s, o)
 	if p == nil {
 		return failed
+	}
+	if ctx.Err() != nil { // what could not be read is no finding
+		return errors.New("interrupted")
 	}
 	out := diagnosis{Findings: p.Examine(), Counts: map[doctor.Severity]int{doctor.Error: 0, doctor.Warning: 0, doctor.Note: 0}}
 	for i := range out.Findings {

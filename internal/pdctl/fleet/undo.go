@@ -79,6 +79,9 @@ func Revert(s *session.Session) *cobra.Command {
 				return cli.Wrongf("name either a revision to return to, with --to if needed, or the one to undo with --only; pdctl history shows them")
 			}
 			if len(args) == 0 {
+				if only < 2 {
+					return cli.Wrongf("--only %d: name a revision of 2 or more; pdctl history shows them", only)
+				}
 				args, to = []string{strconv.FormatInt(only-1, 10)}, only
 			}
 			from, err := strconv.ParseInt(args[0], 10, 64)
@@ -106,19 +109,24 @@ func check(from, to int64) error {
 	return nil
 }
 
-func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64) error {
+// read returns the changes between two revisions, a warning if some of them may be missing, and the current
+// fleet.
+func read(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64) (changes []store.Change, gap string, now *store.Fleet, err error) {
 	if err := s.CheckRevision(ctx, conn, max(from, to)); err != nil {
+		return nil, "", nil, err
+	}
+	if changes, gap, err = conn.Store.Edits.Between(ctx, from, to); err == nil {
+		now, err = conn.Store.Edits.Read(ctx)
+	}
+	return changes, gap, now, s.Hint(err)
+}
+
+func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64) error {
+	changes, gap, now, err := read(ctx, s, conn, from, to)
+	if err != nil {
 		return err
 	}
-	changes, gap, err := conn.Store.Edits.Between(ctx, from, to)
-	if err != nil {
-		return s.Hint(err)
-	}
 	if to == 0 {
-		now, err := conn.Store.Edits.Read(ctx)
-		if err != nil {
-			return s.Hint(err)
-		}
 		changes = now.Update(changes)
 		if from >= now.Revision {
 			gap = ""
@@ -134,16 +142,9 @@ func diff(ctx context.Context, s *session.Session, conn *session.Conn, from, to 
 }
 
 func revert(ctx context.Context, s *session.Session, conn *session.Conn, from, to int64) error {
-	if err := s.CheckRevision(ctx, conn, max(from, to)); err != nil {
+	changes, gap, now, err := read(ctx, s, conn, from, to)
+	if err != nil {
 		return err
-	}
-	changes, gap, err := conn.Store.Edits.Between(ctx, from, to)
-	if err != nil {
-		return s.Hint(err)
-	}
-	now, err := conn.Store.Edits.Read(ctx)
-	if err != nil {
-		return s.Hint(err)
 	}
 	if gap != "" && from < now.Revision {
 		if err := s.ConfirmGap(ctx, gap); err != nil {
