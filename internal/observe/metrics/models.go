@@ -82,8 +82,8 @@ func (m *models) done(e *forward.Entry) {
 	}
 	s := (*m.known.Load())[e.Model]
 	if s == nil {
-		// Names from clients get no label: a model must have been served.
-		if s = m.other; e.Outcome == relay.OutcomeOK && e.Model != "" {
+		// Names from clients get no label: a model must have been served, or be a model route.
+		if s = m.other; e.Model != "" && (e.Outcome == relay.OutcomeOK || e.Target != "") {
 			s = m.admit(e.Model, true)
 		}
 	}

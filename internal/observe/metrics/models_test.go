@@ -168,6 +168,11 @@ func TestModels_LabelOfARoute(t *testing.T) {
 		_, ok := got["pd_model_requests_total old ok"]
 		assert.False(t, ok, "%s: a deleted model route has series", name)
 	}
+	reg := prometheus.NewPedanticRegistry()
+	failed := answered("alias") // the first request of a route
+	failed.Target, failed.Outcome = "base", relay.OutcomeUnavailable
+	metrics.New(reg, "", 1).Done(failed)
+	check(t, gathered(t, reg), map[string]float64{"pd_model_requests_total alias unavailable": 1})
 }
 
 // TestModels_LabelsAreBounded: whatever models exist and whatever clients send,
