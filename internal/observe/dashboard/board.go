@@ -263,7 +263,7 @@ func (b *Board) collect() *frame {
 		l, facts, name := b.o.List(in), b.o.Facts(in), f.name(in)
 		f.rows[name] = encode(row(in, &l, facts, b.tenures[in.Key]))
 		if in.View != instance.Pending {
-			f.loads[name] = encode(load(&l, facts, b.history.hit(in.Key)))
+			f.loads[name] = encode(load(&l, b.history.hit(in.Key)))
 		}
 	}
 	f.parts["etcd"] = encode(b.o.Etcd())

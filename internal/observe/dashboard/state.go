@@ -182,7 +182,7 @@ type Engine struct {
 // oldEngine is the maximum age of an engine's metrics in seconds.
 const oldEngine = 30
 
-func load(l *instance.Listing, f Facts, hit value) Load {
+func load(l *instance.Listing, hit value) Load {
 	out := Load{Hit: hit}
 	if l.InFlight != nil {
 		out.InFlight = *l.InFlight
