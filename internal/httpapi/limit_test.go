@@ -7,9 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/httpapi/apikeys"
-	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // At the connection limit, health checks and operators' routes are served,
@@ -137,33 +134,40 @@ func (l oneConn) Close() error {
 
 func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
+// served returns a connection to a server of h, in the bubble of a test.
+func served(t *testing.T, h http.Handler) net.Conn {
+	t.Helper()
+	l := oneConn{conns: make(chan net.Conn, 1)}
+	server, client := net.Pipe()
+	l.conns <- server
+	s := &http.Server{Handler: h}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(l) }()
+	t.Cleanup(func() {
+		_ = client.Close()
+		_ = s.Close()
+		<-done
+	})
+	return client
+}
+
 // A request is answered without its body, and promptly if its connection ends, as beyond the limit.
 func TestMissingBody(t *testing.T) {
 	t.Parallel()
 	router := httpapi.NewRouter(deps(), true)
 	for _, head := range []string{"GET /health", "GET /livez", "GET /livez HTTP/1.1\r\nExpect: 100-continue", "GET /status", "HEAD /health", "DELETE /nowhere", "GET /tokenizer_info", "GET /v1/models", "GET /v1/models/m", "GET /v1/responses/x", "POST /instances/add", "PUT /models/routes/m", "POST /ping", "POST /status", "POST /v1/responses/x/cancel"} {
 		synctest.Test(t, func(t *testing.T) {
-			l := oneConn{conns: make(chan net.Conn, 1)}
-			server, client := net.Pipe()
-			l.conns <- server
 			closes, began := head == "GET /health", time.Now()
-			s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			client := served(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if closes {
 					w.Header().Set("Connection", "close")
 				}
 				router.ServeHTTP(w, r)
-			})}
-			var work sync.WaitGroup
-			work.Go(func() { _ = s.Serve(l) })
-			defer func() {
-				_ = client.Close()
-				_ = s.Close()
-				work.Wait()
-			}()
+			}))
 			line, more, _ := strings.Cut(head, " HTTP/1.1")
-			work.Go(func() {
+			go func() {
 				_, _ = io.WriteString(client, line+" HTTP/1.1\r\nHost: x\r\nX-Api-Key: secret\r\nContent-Type: application/json\r\nContent-Length: 5"+more+"\r\n\r\n")
-			})
+			}()
 			in := bufio.NewReader(client)
 			for {
 				method, _, _ := strings.Cut(line, " ")
@@ -187,29 +191,17 @@ func TestMissingBody(t *testing.T) {
 func TestLateTrailer(t *testing.T) {
 	t.Parallel()
 	d := deps()
-	keys := filepath.Join(t.TempDir(), "keys")
-	testkit.WriteFile(t, keys, "secret ann read\n")
 	var err error
-	d.AdminKey, err = apikeys.OpenAdmin("", keys, d.Log, nil)
+	d.AdminKey, err = apikeys.OpenAdmin("", keyFile(t, "secret ann read"), d.Log, nil)
 	require.NoError(t, err)
 	router := httpapi.NewRouter(d, false)
 	round := func(t *testing.T) {
-		l := oneConn{conns: make(chan net.Conn, 1)}
-		server, client := net.Pipe()
-		l.conns <- server
-		s := &http.Server{Handler: router}
-		var work sync.WaitGroup
-		work.Go(func() { _ = s.Serve(l) })
-		defer func() {
-			_ = client.Close()
-			_ = s.Close()
-			work.Wait()
-		}()
-		work.Go(func() {
+		client := served(t, router)
+		go func() {
 			_, _ = io.WriteString(client, "GET /config HTTP/1.1\r\nHost: x\r\nX-Api-Key: secret\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n")
 			time.Sleep(10 * time.Second) // when the request is served
 			_, _ = io.WriteString(client, "X-Sum: 1\r\n\r\n")
-		})
+		}()
 		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusOK, resp.StatusCode)
