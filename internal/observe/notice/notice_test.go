@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -51,8 +50,10 @@ func newFleet(list ...*instance.Instance) *fleet {
 	return f
 }
 
-func (f *fleet) words() string {
-	return strings.Join(notice.View{
+func (f *fleet) words() string { return strings.Join(f.view().Texts(), "\n") }
+
+func (f *fleet) view() notice.View {
+	return notice.View{
 		Snapshot: f.snapshot, Counts: f.counts,
 		Opinion: f.opinion, Fallback: true,
 		PairKey: func(i *instance.Instance) connector.PairKey {
@@ -62,7 +63,7 @@ func (f *fleet) words() string {
 			}
 			return k
 		},
-	}.Texts(), "\n")
+	}
 }
 
 // opinion returns the proxy's opinion: an ejected instance accepts no connections.
@@ -345,18 +346,6 @@ func TestCounts_ConcurrentRequests(t *testing.T) {
 	assert.Equal(t, "", f.words())
 }
 
-// A notice reports KV events that cannot be followed, with the reason.
-func TestKVEvents_NotFollowed(t *testing.T) {
-	t.Parallel()
-	f := newFleet(in(instance.Decode, "b:1"))
-	got := notice.View{
-		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Fallback: true,
-		PairKey: members.PairKey, NoKVEvents: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
-	}.Texts()
-	want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"
-	assert.Equal(t, want, strings.Join(got, "\n"), "%q", got)
-}
-
 func blocks(size int) func(*instance.Instance) {
 	return func(i *instance.Instance) { i.Record.BlockSize = size }
 }
@@ -385,29 +374,34 @@ func TestBlocksOfDifferentSizes(t *testing.T) {
 	}
 }
 
-// Keys of a former etcd that proxies keep are reported, because etcd, and so pdctl, lacks them.
-func TestKeptEntries_Reported(t *testing.T) {
+// The proxy knows some problems from other parts than the membership.
+func TestNotices_OtherParts(t *testing.T) {
 	t.Parallel()
-	f := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1"))
-	got := notice.View{
-		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "nixl"} }, Kept: 3,
-	}.Texts()
-	require.Len(t, got, 1)
-	assert.Contains(t, got[0], "(3): pdctl restore --all")
-}
-
-// Prefill instances whose notifications do not arrive are named with the expected address.
-func TestUnnotified(t *testing.T) {
-	t.Parallel()
-	f := newFleet()
-	got := notice.View{
-		Snapshot: f.snapshot, Counts: f.counts,
-		Unnotified: map[instance.Key]string{
-			{Role: instance.Prefill, Address: "p:2"}: "port 8500 of the agent on p (--lmcache-notify)", {Role: instance.Prefill, Address: "p:1"}: "a",
+	for _, tc := range []struct {
+		name string
+		set  func(*notice.View)
+		want string
+	}{
+		{
+			"KV events that cannot be followed", func(v *notice.View) {
+				v.NoKVEvents = map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"}
+			},
+			"no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects",
 		},
-	}.Texts()
-	want := "no decode instance is registered: nothing is served\n" +
-		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
-		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"
-	assert.Equal(t, want, strings.Join(got, "\n"), got)
+		{
+			"keys of a former etcd, which etcd and so pdctl lack", func(v *notice.View) { v.Kept = 3 },
+			"keys of a former etcd are in effect, which etcd lacks (3): pdctl restore --all writes them back, pdctl forget --all drops them",
+		},
+		{
+			"LMCache notifications that do not arrive", func(v *notice.View) {
+				v.Unnotified = map[instance.Key]string{members.Prefill("p:2"): "port 8500 of the agent on p (--lmcache-notify)", members.Prefill("p:1"): "a"}
+			},
+			"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
+				"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)",
+		},
+	} {
+		v := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1")).view()
+		tc.set(&v)
+		assert.Equal(t, tc.want, strings.Join(v.Texts(), "\n"), tc.name)
+	}
 }
