@@ -89,6 +89,10 @@ func models(names ...string) func(*instance.Instance) {
 	return func(i *instance.Instance) { i.Record.Models = names }
 }
 
+func blocks(size int) func(*instance.Instance) {
+	return func(i *instance.Instance) { i.Record.BlockSize = size }
+}
+
 func state(s instance.State) func(*instance.Instance) {
 	return func(i *instance.Instance) { i.Record.State = s }
 }
@@ -151,6 +155,20 @@ func TestNotices_Membership(t *testing.T) {
 			name: "another model with a default", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("d"), dialect(""))}, byDefault: "mooncake",
 			want: "no prefill instance serves model d: decode computes its prompts",
 		},
+		// Block sizes matter if both roles report some and have none in common.
+		{
+			name: "blocks: different", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(32)), in(d, "d:2", blocks(64))},
+			want: "prefill speaks nixl with KV blocks of 16 tokens, decode nixl with KV blocks of 32 tokens and nixl with KV blocks of 64 tokens: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use",
+		},
+		{
+			name: "blocks: of no pair", list: []*instance.Instance{in(p, "p:1", blocks(16), dialect("p2p")), in(d, "d:1", blocks(32), dialect("p2p"))},
+			want: "1 prefill instance is unused: prefill speaks p2p with KV blocks of 16 tokens, decode p2p with KV blocks of 32 tokens, and there is no pair of them",
+		},
+		{name: "blocks: the same", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16))}},
+		{name: "blocks: one of two", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16)), in(d, "d:2", blocks(32))}},
+		{name: "blocks: decode reports none", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1")}},
+		{name: "blocks: prefill reports none", list: []*instance.Instance{in(p, "p:1"), in(d, "d:1", blocks(16))}},
+		{name: "blocks: of another connector", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), dialect("plain"))}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -344,34 +362,6 @@ func TestCounts_ConcurrentRequests(t *testing.T) {
 	f.counts.Handed(p, true)
 	f.counts.Done(&forward.Entry{Route: flow.Route{Prefill: "a:1", Decode: "b:1"}})
 	assert.Equal(t, "", f.words())
-}
-
-func blocks(size int) func(*instance.Instance) {
-	return func(i *instance.Instance) { i.Record.BlockSize = size }
-}
-
-// A notice reports different block sizes of the two roles, if both roles report sizes and
-// have none in common.
-func TestBlocksOfDifferentSizes(t *testing.T) {
-	t.Parallel()
-	const p, d = instance.Prefill, instance.Decode
-	for _, tc := range []struct {
-		name string
-		list []*instance.Instance
-		want string
-	}{
-		{"different", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(32)), in(d, "d:2", blocks(64))},
-			"prefill speaks nixl with KV blocks of 16 tokens, decode nixl with KV blocks of 32 tokens and nixl with KV blocks of 64 tokens: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use"},
-		{"of no pair", []*instance.Instance{in(p, "p:1", blocks(16), dialect("p2p")), in(d, "d:1", blocks(32), dialect("p2p"))},
-			"1 prefill instance is unused: prefill speaks p2p with KV blocks of 16 tokens, decode p2p with KV blocks of 32 tokens, and there is no pair of them"},
-		{"the same", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16))}, ""},
-		{"one of two", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16)), in(d, "d:2", blocks(32))}, ""},
-		{"decode does not say", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1")}, ""},
-		{"prefill does not say", []*instance.Instance{in(p, "p:1"), in(d, "d:1", blocks(16))}, ""},
-		{"of another connector", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), dialect("plain"))}, ""},
-	} {
-		assert.Equal(t, tc.want, newFleet(tc.list...).words(), tc.name)
-	}
 }
 
 // The proxy knows some problems from other parts than the membership.
