@@ -175,6 +175,12 @@ func (r *rig) end() error {
 	return <-r.done
 }
 
+// leave ends the agent without the wait for an idle engine.
+func (r *rig) leave() {
+	r.Hurry()
+	_ = r.end()
+}
+
 func wantLog(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	assert.Empty(t, cmp.Diff(want, got))
@@ -222,8 +228,7 @@ func TestStrictModel(t *testing.T) {
 		if n := len(r.reg.lines()); n != 1 {
 			t.Errorf("registrar saw %q", r.reg.lines())
 		}
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 	})
 }
 
@@ -237,8 +242,7 @@ func TestRecord(t *testing.T) {
 		labels["zone"] = "changed later"
 		rec := r.Status().Record
 		assert.True(t, rec.StartedAt != nil && rec.StartedAt.Equal(began) && rec.Labels["zone"] == "a", "%+v", rec)
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 	})
 }
 
@@ -278,8 +282,7 @@ func TestRefusedProbe_NewIncarnation(t *testing.T) {
 		r.after(time.Second, func(e *fakeEngine) { e.err = errRefused })    // t=3.2: good at 2.5
 		r.after(5*time.Second, func(e *fakeEngine) { e.err = nil })         // t=8.2: refused at 4.5, 5, 5.5 and on
 		r.after(5*time.Second, nil)
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "2.5s ready org/m", "5.5s down org/m", "11.5s ready org/m",
 			"13.2s draining org/m", "13.2s settle", "13.2s revoke")
 		assert.Len(t, r.reg.ids(), 3)
@@ -296,8 +299,7 @@ func TestStartTime_ChangeIsNewIncarnation(t *testing.T) {
 		r.after(3*time.Second, func(e *fakeEngine) { e.loadErr, e.stats.StartedAt = nil, second })
 		r.after(4*time.Second, nil)
 		id := r.Status().Record.ID
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "6s ready org/m", "8s draining org/m", "8s settle", "8s revoke")
 		assert.Len(t, r.reg.ids(), 2)
 
@@ -319,15 +321,13 @@ func TestStartTime_ChangeIsNewIncarnation(t *testing.T) {
 			again.after(100*time.Millisecond, func(e *fakeEngine) { e.loadErr = nil })
 			again.after(time.Second, nil)
 			assert.Equal(t, tc.same, again.Status().Record.ID == id, "%s: same incarnation", name)
-			again.Hurry()
-			_ = again.end()
+			again.leave()
 		}
 
 		// If the metrics can never be read, the registration is delayed once.
 		never := start(t, &fakeEngine{loadErr: vllm.ErrClosed}, Options{})
 		never.after(time.Minute, nil)
-		never.Hurry()
-		_ = never.end()
+		never.leave()
 		wantLog(t, never.reg.lines(), "500ms ready org/m", "1m0s draining org/m", "1m0s settle", "1m0s revoke")
 	})
 }
@@ -340,8 +340,7 @@ func TestStartTime_LateIsSameIncarnation(t *testing.T) {
 		r.after(4*time.Second, nil)
 		got := r.Status().Record.StartedAt
 		assert.True(t, got != nil && got.Equal(began), "started_at %v", got)
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 		assert.Len(t, r.reg.ids(), 1)
 	})
 }
@@ -352,8 +351,7 @@ func TestWrongModel_DownAtOnce(t *testing.T) {
 		r.after(time.Second, func(e *fakeEngine) { e.models = []string{"other"} })
 		r.after(2*time.Second, func(e *fakeEngine) { e.models = []string{"m"} })
 		r.after(4*time.Second, nil)
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "2s down org/m", "6s ready m", "7s draining m", "7s settle", "7s revoke")
 	})
 }
@@ -439,7 +437,6 @@ func TestEngine_LoadsForMinutes(t *testing.T) {
 		assert.Equal(t, Probing, r.Status().Phase)
 		r.after(MaxBackoff, nil)
 		assert.Equal(t, Registering, r.Status().Phase)
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 	})
 }

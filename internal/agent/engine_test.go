@@ -57,8 +57,7 @@ func TestEngineIDs_EachIncarnation(t *testing.T) {
 		r.after(2*time.Second, func(e *fakeEngine) { e.err = errRefused }) // t=33
 		r.after(time.Second, func(e *fakeEngine) { e.err, server.id = nil, "third" })
 		r.after(6*time.Second, nil)
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 
 		var got []string
 		ids := map[string]bool{}
@@ -84,8 +83,7 @@ func TestDownWhileStarting(t *testing.T) {
 		r.after(time.Second, func(e *fakeEngine) { e.err = errRefused })
 		r.after(20*time.Second, func(e *fakeEngine) { e.err, server.id = nil, "e" })
 		r.after(20*time.Second, nil)
-		r.Hurry()
-		_ = r.end()
+		r.leave()
 		var got []string
 		for _, rec := range r.reg.records {
 			got = append(got, string(rec.State)+" "+rec.Cause+rec.EngineIDs["0"])

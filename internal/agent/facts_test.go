@@ -49,8 +49,7 @@ func TestRanksAndTransferOfTheEngine(t *testing.T) {
 				if said, want := strings.Count(out.String(), "data-parallel ranks; proxies choose among them"), tc.want.DPSize > 1; (said == 1) != want {
 					t.Errorf("ranks named %d times", said)
 				}
-				r.Hurry()
-				_ = r.end()
+				r.leave()
 			})
 		})
 	}

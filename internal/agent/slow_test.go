@@ -85,8 +85,7 @@ func TestProbe_SlowOrDown(t *testing.T) {
 					}
 				}
 				assert.Equal(t, tc.want, r.reg.states(), "the record said")
-				r.Hurry()
-				_ = r.end()
+				r.leave()
 			})
 		})
 	}

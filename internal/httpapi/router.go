@@ -221,8 +221,7 @@ func fail(c *gin.Context, status int, kind, message string) {
 
 // recovery responds with 500 to a panic in a handler, or aborts the connection if the
 // response has started. It repanics http.ErrAbortHandler, which aborts the connection; gin's
-// own recovery would end an aborted stream as if it were complete
-// (TestAbortReachesTheClient).
+// own recovery would end an aborted stream as if it were complete (TestPanic).
 func recovery(log logrus.FieldLogger) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		defer func() {

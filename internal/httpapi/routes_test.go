@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -114,11 +113,9 @@ func TestTable_MatchesCode(t *testing.T) {
 // docs/tls.md has the routes that the right read allows, docs/api.md those that --admin-listen moves.
 func TestDocs_OperatorRoutes(t *testing.T) {
 	t.Parallel()
-	keys := filepath.Join(t.TempDir(), "keys")
-	testkit.WriteFile(t, keys, "sk-read reader read\n")
 	d := deps()
 	var err error
-	d.AdminKey, err = apikeys.OpenAdmin("", keys, d.Log, nil)
+	d.AdminKey, err = apikeys.OpenAdmin("", keyFile(t, "sk-read reader read"), d.Log, nil)
 	require.NoError(t, err)
 	s := serve(t, d, false)
 	part := func(page, begin, end string) string {

@@ -34,10 +34,7 @@ func ask(t *testing.T, args ...string) (code int, out, errs string) {
 
 func TestControl(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
-	k := key("decode", engine.Address())
+	etcd, cli, engine, k := site(t, "decode", fakevllm.Options{Models: []string{"org/m"}})
 	socket := filepath.Join(t.TempDir(), "a.sock")
 	_, stop := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--socket", socket))
 	kv, rec := awaitState(t, cli, k, instance.Ready)

@@ -17,7 +17,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -79,6 +81,13 @@ func startAgent(t *testing.T, args []string) (log *lockedBuffer, stop func() int
 }
 
 func key(role, address string) string { return "/pd/" + role + "/" + address }
+
+// site starts an etcd and an engine. k is the key of the engine's record in a role.
+func site(t *testing.T, role string, o fakevllm.Options) (etcd *etcdtest.Server, cli *clientv3.Client, engine *fakevllm.Server, k string) {
+	t.Helper()
+	etcd, engine = etcdtest.Start(t), fakevllm.StartTest(t, o)
+	return etcd, etcd.Client(t), engine, key(role, engine.Address())
+}
 
 // look reads a record; nil if there is none.
 func look(t *testing.T, cli *clientv3.Client, key string) (*mvccpb.KeyValue, instance.Record) {

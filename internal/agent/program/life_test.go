@@ -17,10 +17,7 @@ import (
 
 func TestRegistersAndDrains(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m", "lora"}, MaxModelLen: 4096, TTFT: time.Hour})
-	k := key("decode", engine.Address())
+	etcd, cli, engine, k := site(t, "decode", fakevllm.Options{Models: []string{"org/m", "lora"}, MaxModelLen: 4096, TTFT: time.Hour})
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--model", "m", "--connector", "nixl",
 		"--label", "zone=a", "--host-id", "h1"))
 	kv, rec := awaitState(t, cli, k, instance.Ready)
@@ -59,10 +56,7 @@ func longRequest(t *testing.T, engine *fakevllm.Server) (leave func()) {
 
 func TestEngine_KilledAndRestarted(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // no other process gets this port while the engine is down
-	k := key("prefill", engine.Address())
+	etcd, cli, engine, k := site(t, "prefill", fakevllm.Options{Addr: testkit.FreePort(t)}) // no other process gets this port while the engine is down
 	_, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
 	first, was := awaitState(t, cli, k, instance.Ready)
 	engine.Kill()
@@ -115,10 +109,7 @@ func TestEtcdUnavailable_WholeRun(t *testing.T) {
 
 func TestOneAgentPerInstance(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{})
-	k := key("decode", engine.Address())
+	etcd, cli, engine, k := site(t, "decode", fakevllm.Options{})
 	args := fast(etcd.Endpoint(), "decode", engine.Address())
 	_, stopFirst := startAgent(t, args)
 	before, was := awaitState(t, cli, k, instance.Ready)

@@ -51,10 +51,7 @@ func startProcess(t *testing.T, args []string) *process {
 
 func TestSecondSignalSkipsTheWait(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
-	k := key("decode", engine.Address())
+	etcd, cli, engine, k := site(t, "decode", fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
 	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address()))
 	awaitState(t, cli, k, instance.Ready)
 	leave := longRequest(t, engine)
@@ -75,10 +72,7 @@ func TestSecondSignalSkipsTheWait(t *testing.T) {
 // SIGTERM after "pdmesh-agent drain" counts as the first signal: the drain continues.
 func TestSignalAfterDrain(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
-	k := key("decode", engine.Address())
+	etcd, cli, engine, k := site(t, "decode", fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
 	socket := filepath.Join(t.TempDir(), "a.sock")
 	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--socket", socket))
 	awaitState(t, cli, k, instance.Ready)
@@ -126,10 +120,7 @@ func TestShutdownDelay(t *testing.T) {
 
 func TestKilledAgent_Replaced(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{})
-	k := key("decode", engine.Address())
+	etcd, cli, engine, k := site(t, "decode", fakevllm.Options{})
 	args := fast(etcd.Endpoint(), "decode", engine.Address())
 	p := startProcess(t, slices.Concat(args, []string{"--ttl", "60s"}))
 	before, was := awaitState(t, cli, k, instance.Ready)
@@ -167,10 +158,7 @@ func TestShutdown_ReportsDrainBeforeDelete(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			etcd := etcdtest.Start(t)
-			cli := etcd.Client(t)
-			engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
-			k := key("decode", engine.Address())
+			etcd, cli, engine, k := site(t, "decode", fakevllm.Options{Models: []string{"org/m"}})
 			link := testkit.StartLink(t, etcd.Endpoint())
 			p := startProcess(t, fast(link.Address(), "decode", engine.Address()))
 			awaitState(t, cli, k, instance.Ready)

@@ -33,11 +33,8 @@ func TestProbeTimeoutAboveTwoSeconds(t *testing.T) {
 // When it answers again, it has the same incarnation.
 func TestSilentEngine_DownAsSlow(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+	etcd, cli, engine, k := site(t, "decode", fakevllm.Options{Models: []string{"org/m"}})
 	link := testkit.StartLink(t, engine.Address())
-	k := key("decode", engine.Address())
 	log, _ := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--engine", "http://"+link.Address(),
 		"--probe-timeout", "500ms", "--slow-after", "1s"))
 	awaitState(t, cli, k, instance.Ready)
@@ -67,11 +64,8 @@ func TestSilentEngine_DownAsSlow(t *testing.T) {
 // answers are still unread. That says nothing about the engine.
 func TestStarvedAgent_NotDown(t *testing.T) {
 	t.Parallel()
-	etcd := etcdtest.Start(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+	etcd, cli, engine, k := site(t, "decode", fakevllm.Options{Models: []string{"org/m"}})
 	link := testkit.StartLink(t, engine.Address())
-	k := key("decode", engine.Address())
 	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--engine", "http://"+link.Address(),
 		"--probe-timeout", "1500ms", "--slow-after", "1ms", "--ttl", "1m")) // far longer than a pause of a busy machine
 	awaitState(t, cli, k, instance.Ready)

@@ -68,6 +68,15 @@ func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqre
 
 func endpointOf(b *zmqregister.Bridge) string { return "tcp://" + b.Addr().String() }
 
+// sender returns a peer that sends pings to b.
+func sender(t *testing.T, b *zmqregister.Bridge) *zmqpeer.Sender {
+	t.Helper()
+	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
+	require.NoError(t, err)
+	t.Cleanup(to.Close)
+	return to
+}
+
 func engine(t *testing.T, b *zmqregister.Bridge, o fakevllm.Options) *fakevllm.Server {
 	t.Helper()
 	o.PingTo, o.PingInterval = endpointOf(b), 50*time.Millisecond
@@ -157,16 +166,11 @@ func TestPing_EngineProbedFirst(t *testing.T) {
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
 	d := engine(t, b, fakevllm.Options{Role: fakevllm.RoleDecode})
 	absent := instance.Key{Role: instance.Prefill, Address: testkit.FreePort(t)}
-	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
-	require.NoError(t, err)
-	t.Cleanup(to.Close)
+	to := sender(t, b)
 	ping := pack(t, newer(map[string]any{"http_address": absent.Address}))
-	send := func() {
-		require.NoError(t, to.Send(t.Context(), ping))
-	}
-	send()
+	require.NoError(t, to.Send(t.Context(), ping))
 	waitReady(t, cli, key(instance.Decode, d))
-	send()
+	require.NoError(t, to.Send(t.Context(), ping))
 	rec := record(t, cli, absent)
 	assert.True(t, rec == nil, "an engine that does not answer is %+v", rec)
 	// Its process has ended; its pings continue.
@@ -197,9 +201,8 @@ func TestBridgeEnds(t *testing.T) {
 	stop()
 	rec := record(t, cli, k)
 	assert.True(t, rec != nil && rec.State == instance.Ready, "after the end of the bridge: %+v", rec)
-	b, stop = bridge(t, cli, endpoint, "host-1")
+	_, stop = bridge(t, cli, endpoint, "host-1")
 	testkit.Until(t, soon, func() *instance.Record { return record(t, cli, k) }, func(rec *instance.Record) bool { return rec != nil && rec.ID == was.ID })
-	_ = b
 	stop()
 	waitGone(t, cli, k)
 }
@@ -214,9 +217,7 @@ func TestForeignKey_NotTakenOver(t *testing.T) {
 	first := waitReady(t, cli, k)
 	// Another bridge on the same machine gets pings of the same engine.
 	other, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
-	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(other))
-	require.NoError(t, err)
-	t.Cleanup(to.Close)
+	to := sender(t, other)
 	ping := pack(t, newer(map[string]any{"http_address": k.Address, "zmq_address": p.ZMQAddress(), "tp_size": 1}))
 	end := time.Now().Add(2 * ttl)
 	for time.Now().Before(end) {
@@ -243,9 +244,7 @@ func TestMalformedPings_Ignored(t *testing.T) {
 	t.Parallel()
 	cli := etcdtest.Start(t).Client(t)
 	b, _ := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
-	to, err := zmqpeer.NewSender(zmq.Dealer, endpointOf(b))
-	require.NoError(t, err)
-	t.Cleanup(to.Close)
+	to := sender(t, b)
 	for _, frames := range [][][]byte{{{}}, {[]byte("x"), []byte("y")}, {{0xdf, 0xff, 0xff, 0xff, 0xff}}, {pack(t, map[string]any{"type": "HELLO"})}} {
 		require.NoError(t, to.Send(t.Context(), frames...))
 	}

@@ -70,23 +70,27 @@ func published(t testing.TB, st *store.Store, want func(*lease.ProxyPresence) bo
 	return &ps[0]
 }
 
+// reporting starts an etcd and the presence of a proxy with reports.
+func reporting(t *testing.T, report func() lease.Report) *store.Store {
+	t.Helper()
+	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
+	members.Run(t, lease.NewPresence(cli, lease.PresenceOptions{
+		Layout: l, ID: "p1", TTL: time.Hour, Interval: 5 * time.Millisecond, Connector: "nixl",
+		Applied: func() int64 { return 0 }, Report: report,
+	}).Run)
+	return store.New(cli, l, "test")
+}
+
 // The report of a proxy is written when it changes, also if neither its revision nor its lease changes.
 func TestPresence_Findings(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	store := store.New(cli, l, "test")
 	var mu sync.Mutex
 	unverified := map[string]string{}
-	p := lease.NewPresence(cli, lease.PresenceOptions{
-		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond, Connector: "nixl",
-		Applied: func() int64 { return 0 },
-		Report: func() lease.Report {
-			mu.Lock()
-			defer mu.Unlock()
-			return lease.Report{Unverified: maps.Clone(unverified)}
-		},
+	store := reporting(t, func() lease.Report {
+		mu.Lock()
+		defer mu.Unlock()
+		return lease.Report{Unverified: maps.Clone(unverified)}
 	})
-	defer background.Start(t.Context(), p.Run)()
 	says := func(key, want string) {
 		t.Helper()
 		published(t, store, func(p *lease.ProxyPresence) bool {
@@ -105,24 +109,17 @@ func TestPresence_Findings(t *testing.T) {
 // change: a proxy does not write for each of its requests.
 func TestPresence_Notices(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	store := store.New(cli, l, "test")
 	var asked atomic.Int64
 	var name atomic.Value
 	name.Store("a")
-	p := lease.NewPresence(cli, lease.PresenceOptions{
-		Layout: l, ID: "p1", TTL: time.Hour, Interval: 5 * time.Millisecond,
-		Applied: func() int64 { return 0 },
-		Report: func() lease.Report {
-			n := asked.Add(1)
-			return lease.Report{
-				Notices:    []string{fmt.Sprintf("%s: %d requests", name.Load(), n)},
-				Instances:  map[string]lease.InstanceReport{"decode/10.0.0.7:1": {Reason: fmt.Sprintf("no response for %ds", n)}},
-				NotServing: fmt.Sprintf("%d decode instances are registered, but none can be used: nothing is served", n),
-			}
-		},
+	store := reporting(t, func() lease.Report {
+		n := asked.Add(1)
+		return lease.Report{
+			Notices:    []string{fmt.Sprintf("%s: %d requests", name.Load(), n)},
+			Instances:  map[string]lease.InstanceReport{"decode/10.0.0.7:1": {Reason: fmt.Sprintf("no response for %ds", n)}},
+			NotServing: fmt.Sprintf("%d decode instances are registered, but none can be used: nothing is served", n),
+		}
 	})
-	defer background.Start(t.Context(), p.Run)()
 	says := func(begin string) (revision int64) {
 		t.Helper()
 		return published(t, store, func(p *lease.ProxyPresence) bool {
@@ -140,8 +137,6 @@ func TestPresence_Notices(t *testing.T) {
 // The report about a large fleet may have more bytes than an instance's value may have.
 func TestPresenceOfLargeFleet(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	store := store.New(cli, l, "test")
 	var all []*instance.Instance
 	for i := range 300 {
 		all = append(all, &instance.Instance{
@@ -149,14 +144,9 @@ func TestPresenceOfLargeFleet(t *testing.T) {
 			Record: instance.Record{Models: []string{"org/model"}, Version: "0.12.0"},
 		})
 	}
-	p := lease.NewPresence(cli, lease.PresenceOptions{
-		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond,
-		Applied: func() int64 { return 0 },
-		Report: func() (r lease.Report) {
-			r.Instances, r.LeftOut = lease.NewInstanceReports(instance.NewSnapshot(1, all), func(instance.Key) instance.Opinion { return instance.Opinion{} })
-			return r
-		},
+	store := reporting(t, func() (r lease.Report) {
+		r.Instances, r.LeftOut = lease.NewInstanceReports(instance.NewSnapshot(1, all), func(instance.Key) instance.Opinion { return instance.Opinion{} })
+		return r
 	})
-	defer background.Start(t.Context(), p.Run)()
 	published(t, store, func(p *lease.ProxyPresence) bool { return len(p.Instances) == len(all) })
 }

@@ -197,9 +197,8 @@ func TestWatcherEqualsList(t *testing.T) {
 // checks the memory accesses, the test checks the contents.
 func TestSnapshotsAreImmutable(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
-	w := members.Watch(t, cli, members.Probing(t, prober, ""))
-	members.WaitReady(t, w)
+	prober := members.NewProber()
+	cli, l, w := following(t, members.Probing(t, prober, ""))
 	const n = 20
 	for i := range n {
 		prober.Answer(fmt.Sprintf("127.0.0.1:%d", 8100+i), "m")

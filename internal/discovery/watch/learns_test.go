@@ -10,7 +10,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
-	"github.com/pdmesh/pdmesh/sim/testkit/etcdtest"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
 
@@ -18,7 +17,7 @@ import (
 // the engine is detected even if no record shows it. A later failed probe does not remove the ids.
 func TestEngineIDs_Learned(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
+	prober := members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
 	o.Check = func(_ instance.Key, rec instance.Record) error {
@@ -27,8 +26,7 @@ func TestEngineIDs_Learned(t *testing.T) {
 		}
 		return nil
 	}
-	w := members.Watch(t, cli, o)
-	members.WaitReady(t, w)
+	cli, l, w := following(t, o)
 	k := members.Prefill("127.0.0.1:8100")
 	await := func(ok func(*instance.Instance) bool) {
 		t.Helper()
@@ -67,10 +65,10 @@ func TestEngineIDs_Learned(t *testing.T) {
 // numbers in the group. A restart of its engine is still detected.
 func TestSecondServerOfAGroup_Restart(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
+	prober := members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
-	w := members.Watch(t, cli, o)
+	cli, l, w := following(t, o)
 	k := members.Prefill("127.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), `{"v":1,"models":["m"],"state":"ready"}`)
 	for _, life := range []string{"a", "b"} {
@@ -84,7 +82,7 @@ func TestSecondServerOfAGroup_Restart(t *testing.T) {
 // Facts that an engine reports may cause its record to be refused, until it reports others.
 func TestReportedFacts_MayBeRefused(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
+	prober := members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Check = func(_ instance.Key, rec instance.Record) error {
 		if rec.Version == "0.15.1" {
@@ -92,8 +90,7 @@ func TestReportedFacts_MayBeRefused(t *testing.T) {
 		}
 		return nil
 	}
-	w := members.Watch(t, cli, o)
-	members.WaitReady(t, w)
+	cli, l, w := following(t, o)
 	k := members.Decode("127.0.0.1:8200")
 	prober.Set(k.Address, instance.Facts{Models: []string{"m"}, Version: "0.15.1"})
 	members.Put(t, cli, l.Instance(k), "")
@@ -108,11 +105,10 @@ func TestReportedFacts_MayBeRefused(t *testing.T) {
 // new ids, and is dropped when it does not answer.
 func TestOrphan_EngineIDsProbed(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
+	prober := members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
-	w := members.Watch(t, cli, o)
-	members.WaitReady(t, w)
+	cli, l, w := following(t, o)
 	k, held := members.Prefill("127.0.0.1:8100"), members.Lease(t, cli, 600)
 	reports := func(id string) {
 		prober.Set(k.Address, instance.Facts{Models: []string{"m"}, EngineIDs: map[string]string{"0": id}})

@@ -18,9 +18,8 @@ import (
 
 func TestBareRegistration_Verified(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
-	w := members.Watch(t, cli, members.Probing(t, prober, ""))
-	members.WaitReady(t, w)
+	prober := members.NewProber()
+	cli, l, w := following(t, members.Probing(t, prober, ""))
 	for i, value := range []string{"", "\n", "127.0.0.1:%d", "http://localhost:%d/", `{"v":1}`} {
 		port := 8100 + i
 		k := members.Prefill(fmt.Sprintf("127.0.0.1:%d", port))
@@ -54,8 +53,8 @@ func TestBareRegistration_Verified(t *testing.T) {
 // Facts are valid for one incarnation of the engine only.
 func TestNewIncarnation_Reverified(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
-	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	prober := members.NewProber()
+	cli, l, w := following(t, members.Probing(t, prober, ""))
 	k := members.Decode("127.0.0.1:8200")
 	prober.Answer(k.Address, "one")
 	members.Put(t, cli, l.Instance(k), `{"id":"A"}`)
@@ -97,8 +96,8 @@ func TestNewIncarnation_Reverified(t *testing.T) {
 
 func TestModelMustMatch(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
-	w := members.Watch(t, cli, members.Probing(t, prober, "Qwen/Qwen2.5-7B"))
+	prober := members.NewProber()
+	cli, l, w := following(t, members.Probing(t, prober, "Qwen/Qwen2.5-7B"))
 	for i, c := range []struct {
 		name   string
 		record string
@@ -169,7 +168,7 @@ func TestProbesAreBounded(t *testing.T) {
 
 func TestCheckRefusesRecords(t *testing.T) {
 	t.Parallel()
-	cli, l, prober := etcdtest.Start(t).Client(t), members.Layout(t), members.NewProber()
+	prober := members.NewProber()
 	o := members.Probing(t, prober, "")
 	o.Check = func(_ instance.Key, rec instance.Record) error {
 		if rec.Connector == "carrier\x1bpigeon" {
@@ -177,7 +176,7 @@ func TestCheckRefusesRecords(t *testing.T) {
 		}
 		return nil
 	}
-	w := members.Watch(t, cli, o)
+	cli, l, w := following(t, o)
 	k := members.Prefill("10.0.0.1:8100")
 	members.Put(t, cli, l.Instance(k), `{"models":["m"],"connector":"carrier\u001bpigeon"}`)
 	in := members.WaitFor(t, w, k, members.HasView(instance.Rejected))
@@ -193,9 +192,7 @@ func TestCheckRefusesRecords(t *testing.T) {
 // A list of models that was read later is in the next snapshot; an unchanged list is not published.
 func TestObserveModels(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	w := members.Watch(t, cli, members.Probing(t, members.NewProber(), "base"))
-	members.WaitReady(t, w)
+	cli, l, w := following(t, members.Probing(t, members.NewProber(), "base"))
 	k := members.Decode("127.0.0.1:8200")
 	members.Put(t, cli, l.Instance(k), `{"models":["base"]}`)
 	in := members.WaitFor(t, w, k, members.Usable)

@@ -49,9 +49,7 @@ func TestWatcherColdStart(t *testing.T) {
 
 func TestWatcherFollowsChanges(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitReady(t, w)
+	cli, l, w := following(t, members.WatcherOptions(t))
 	k := members.Decode("10.0.0.2:8200")
 
 	rev := members.Put(t, cli, l.Instance(k), members.Ready)
@@ -70,9 +68,7 @@ func TestWatcherFollowsChanges(t *testing.T) {
 // A transaction over several keys becomes visible as a whole or not at all.
 func TestWatcher_AtomicTransactions(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitReady(t, w)
+	cli, l, w := following(t, members.WatcherOptions(t))
 	a, b := members.Prefill("10.0.0.1:1"), members.Decode("10.0.0.1:2")
 	members.EverySnapshot(t, w, func(s *instance.Snapshot) error {
 		_, hasA := s.Lookup(a)
@@ -124,9 +120,7 @@ func TestWatcherKeepsToItsPrefix(t *testing.T) {
 
 func TestWatcherKeepsLastGoodValue(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitReady(t, w)
+	cli, l, w := following(t, members.WatcherOptions(t))
 	k := members.Prefill("10.0.0.1:8100")
 	for _, c := range members.BadValues() {
 		members.Put(t, cli, l.Instance(k), members.Ready)
@@ -159,9 +153,7 @@ func TestWatcherKeepsLastGoodValue(t *testing.T) {
 
 func TestWatcherRejectsBadKeys(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitReady(t, w)
+	cli, l, w := following(t, members.WatcherOptions(t))
 	for _, c := range []struct{ name, key, shown, reason string }{
 		{"no port", "prefill/10.0.0.1", "10.0.0.1", "host:port"},
 		{"wildcard", "prefill/0.0.0.0:8100", "0.0.0.0:8100", "wildcard"},
@@ -179,9 +171,7 @@ func TestWatcherRejectsBadKeys(t *testing.T) {
 
 func TestWatcher_AddressSpellings(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitReady(t, w)
+	cli, l, w := following(t, members.WatcherOptions(t))
 	k := members.Prefill("127.0.0.1:8100")
 	rev := members.Put(t, cli, l.Root()+"prefill/localhost:8100", members.Ready)
 	in := members.WaitFor(t, w, k, members.Usable)
@@ -197,9 +187,7 @@ func TestWatcher_AddressSpellings(t *testing.T) {
 
 func TestWatcherOverrides(t *testing.T) {
 	t.Parallel()
-	cli, l := etcdtest.Start(t).Client(t), members.Layout(t)
-	w := members.Watch(t, cli, members.WatcherOptions(t))
-	members.WaitReady(t, w)
+	cli, l, w := following(t, members.WatcherOptions(t))
 	k := members.Decode("10.0.0.1:8200")
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.Usable)
@@ -273,6 +261,15 @@ func TestStatus_MatchesSnapshot(t *testing.T) {
 
 func TestMain(m *testing.M) {
 	leak.Main(m)
+}
+
+// following starts an etcd and a Watcher of it, and waits for the first list.
+func following(t testing.TB, o watch.Options) (*clientv3.Client, schema.Layout, *watch.Watcher) {
+	t.Helper()
+	cli := etcdtest.Start(t).Client(t)
+	w := members.Watch(t, cli, o)
+	members.WaitReady(t, w)
+	return cli, o.Layout, w
 }
 
 // atRevision returns a check of the revision of an instance.

@@ -55,6 +55,16 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	return &rig{watcher: w, etcd: etcd, options: o, svc: &o}
 }
 
+// add adds a decode instance.
+func (r *rig) add(t *testing.T) instance.Key {
+	t.Helper()
+	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
+	outcome, err := r.svc.Add(t.Context(), k, 4)
+	require.NoError(t, err)
+	require.Equal(t, httpapi.Added, outcome)
+	return k
+}
+
 func key(address string) instance.Key {
 	return instance.Key{Role: instance.Decode, Address: address}
 }
@@ -62,16 +72,13 @@ func key(address string) instance.Key {
 func TestAddAndRemove(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
-	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	outcome, err := r.svc.Add(t.Context(), k, 4)
-	require.NoError(t, err)
-	require.Equal(t, httpapi.Added, outcome)
+	k := r.add(t)
 	// Add returns once this proxy's snapshot contains the instance.
 	in, ok := r.watcher.Snapshot().Lookup(k)
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
 		t.Fatalf("instance %+v", in)
 	}
-	outcome, err = r.svc.Add(t.Context(), k, 0)
+	outcome, err := r.svc.Add(t.Context(), k, 0)
 	require.True(t, err == nil && outcome == httpapi.Already, "second Add: %v, %v", outcome, err)
 	existed, err := r.svc.Remove(t.Context(), k)
 	require.True(t, err == nil && existed, "Remove: %v, %v", existed, err)
@@ -227,9 +234,7 @@ func TestEtcdUnavailable(t *testing.T) {
 func TestChangeIntent(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
-	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	_, err := r.svc.Add(t.Context(), k, 0)
-	require.NoError(t, err)
+	k := r.add(t)
 	weight, last := 0, int64(1)
 	for _, tc := range []struct {
 		change httpapi.IntentChange
@@ -254,7 +259,7 @@ func TestChangeIntent(t *testing.T) {
 	if done, err := r.svc.ChangeIntent(t.Context(), key("127.0.0.1:9"), httpapi.IntentChange{Verb: httpapi.Drain}); err != nil || done.Known {
 		t.Errorf("of an unknown one: %+v, %v", done, err)
 	}
-	_, err = r.svc.Remove(t.Context(), k)
+	_, err := r.svc.Remove(t.Context(), k)
 	require.NoError(t, err)
 	_, err = r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain})
 	assert.ErrorIs(t, err, httpapi.ErrRefused, "of a removed one")
@@ -291,18 +296,11 @@ func TestRoleOfOrphan(t *testing.T) {
 	r := start(t, "", netguard.Policy{})
 	cli := r.etcd.Client(t)
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	granted, err := cli.Grant(t.Context(), 60)
-	require.NoError(t, err)
-	_, err = cli.Put(t.Context(), "/pd/decode/"+k.Address, `{"models":["m"]}`, clientv3.WithLease(granted.ID))
-	require.NoError(t, err)
-	shown := func(view instance.View) {
-		t.Helper()
-		members.WaitFor(t, r.watcher, k, members.HasView(view))
-	}
-	shown("")
-	_, err = cli.Revoke(t.Context(), granted.ID)
-	require.NoError(t, err)
-	shown(instance.Orphan)
+	id := members.Lease(t, cli, 60)
+	members.Put(t, cli, "/pd/decode/"+k.Address, `{"models":["m"]}`, clientv3.WithLease(id))
+	members.WaitFor(t, r.watcher, k, members.HasView(""))
+	members.Revoke(t, cli, id)
+	members.WaitFor(t, r.watcher, k, members.HasView(instance.Orphan))
 	if done, err := r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.SetRole}); !errors.Is(err, httpapi.ErrRefused) {
 		t.Errorf("%+v, %v", done, err)
 	}
@@ -312,9 +310,7 @@ func TestRoleOfOrphan(t *testing.T) {
 func TestBoth_EngineOfOneRole(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
-	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	_, err := r.svc.Add(t.Context(), k, 0)
-	require.NoError(t, err)
+	k := r.add(t)
 	both := instance.Key{Role: instance.Both, Address: k.Address}
 	if existed, err := r.svc.Remove(t.Context(), both); !errors.Is(err, httpapi.ErrRefused) || existed {
 		t.Errorf("Remove: %t, %v", existed, err)

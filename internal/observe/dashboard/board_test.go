@@ -65,6 +65,13 @@ func member(role instance.Role, address string, change ...func(*instance.Instanc
 	return in
 }
 
+// change changes what s.mu guards.
+func (s *stage) change(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
 func (s *stage) set(revision int64, all ...*instance.Instance) {
 	is := instance.NewSnapshot(revision, all)
 	was := s.snapshot.Swap(is)
@@ -166,6 +173,28 @@ func join(t *testing.T, b *Board) *viewer {
 	return v
 }
 
+// first returns the snapshot that a new viewer receives.
+func first(t *testing.T, b *Board) message {
+	t.Helper()
+	v := join(t, b)
+	defer b.viewers.leave(v)
+	synctest.Wait()
+	names, all := read(t, v)
+	require.Equal(t, []string{"snapshot"}, names)
+	return all[0]
+}
+
+// feedOf returns the texts of the feed about an instance or etcd.
+func feedOf(t *testing.T, b *Board, who string) (texts []string) {
+	t.Helper()
+	for _, c := range first(t, b).Feed {
+		if c.Who == who {
+			texts = append(texts, c.Text)
+		}
+	}
+	return texts
+}
+
 func TestSnapshotThenDiffs(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
@@ -262,8 +291,8 @@ func TestLines(t *testing.T) {
 			s.metrics.Done(&forward.Entry{Result: relay.Result{Outcome: outcome}})
 		}
 		advance(step * time.Second)
-		_, all := read(t, join(t, b))
-		h := all[0].History
+		m := first(t, b)
+		h := m.History
 		last := func(line []value) value { return line[len(line)-1] }
 		for name, want := range map[string]value{"served": 11. / step, "failed": 3. / step, "refused": 2. / step, "alone": 1. / step} {
 			got := last(h.Total[name])
@@ -280,33 +309,24 @@ func TestLines(t *testing.T) {
 		if line := h.Of[p.String()][1]; line != nil {
 			t.Errorf("prefill has %v between tokens", line)
 		}
-		assert.Contains(t, string(all[0].Loads[p.String()]), `"hit":0.25`)
+		assert.Contains(t, string(m.Loads[p.String()]), `"hit":0.25`)
 	})
 }
 
 func TestEtcdAndProxies(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
-		v := join(t, b)
+		join(t, b) // the other proxies are read while there is a viewer
 		advance(2 * time.Second)
-		s.mu.Lock()
-		s.etcd, s.broken = Etcd{State: "suspect", LastError: "no answer\x1b[2J"}, errors.New("no answer")
-		s.mu.Unlock()
+		s.change(func() {
+			s.etcd, s.broken = Etcd{State: "suspect", LastError: "no answer\x1b[2J"}, errors.New("no answer")
+		})
 		advance(proxiesEvery + 2*time.Second)
-		_, all := read(t, v)
-		parts, feed := map[string]string{}, []Change{}
-		for _, m := range all {
-			for name, p := range m.Parts {
-				parts[name] = string(p)
-			}
-			feed = append(feed, m.Feed...)
-		}
-		assert.Contains(t, parts["etcd"], `"state":"suspect","live":false`)
-		if !strings.Contains(parts["proxies"], `"id":"me"`) || !strings.Contains(parts["proxies"], `"error":"no answer"`) {
-			t.Errorf("the proxies are %s: the last ones that were read, and why they are old", parts["proxies"])
-		}
-		if n := len(feed); n == 0 || feed[n-1].Who != "etcd" || feed[n-1].Kind != bad || strings.Contains(feed[n-1].Text, "\x1b") {
-			t.Errorf("feed %+v", feed)
+		m := first(t, b)
+		assert.Contains(t, string(m.Parts["etcd"]), `"state":"suspect","live":false`)
+		testkit.Contains(t, string(m.Parts["proxies"]), `"id":"me"`, `"error":"no answer"`) // the last ones that were read, and why they are old
+		if n := len(m.Feed); n == 0 || m.Feed[n-1].Who != "etcd" || m.Feed[n-1].Kind != bad || strings.Contains(m.Feed[n-1].Text, "\x1b") {
+			t.Errorf("feed %+v", m.Feed)
 		}
 	})
 }
@@ -316,20 +336,10 @@ func TestEtcdInTheFeed(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		for _, state := range []string{"listing", "live", "listing", "live", "suspect", "stale", "listing", "stale", "listing", "live"} {
-			s.mu.Lock()
-			s.etcd = Etcd{State: state, Live: state == "live"}
-			s.mu.Unlock()
+			s.change(func() { s.etcd = Etcd{State: state, Live: state == "live"} })
 			advance(time.Second)
 		}
-		_, all := read(t, join(t, b))
-		var got []string
-		for _, c := range all[0].Feed {
-			if c.Who == "etcd" {
-				got = append(got, c.Text)
-			}
-		}
-		assert.Equal(t, "is suspect; is stale; responds again, and the watch is up to date", strings.Join(got, "; "),
-			got)
+		assert.Equal(t, []string{"is suspect", "is stale", "responds again, and the watch is up to date"}, feedOf(t, b, "etcd"))
 	})
 }
 
@@ -339,9 +349,9 @@ func TestTenure(t *testing.T) {
 		time.Sleep(time.Hour)
 		s.set(9, member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.2:1", func(in *instance.Instance) { in.Lease, in.CreateRevision = 8, 9 }))
 		synctest.Wait()
-		_, all := read(t, join(t, b))
+		m := first(t, b)
 		var old, fresh Row
-		_, _ = json.Unmarshal(all[0].Rows["prefill/10.0.0.1:1"], &old), json.Unmarshal(all[0].Rows["decode/10.0.0.2:1"], &fresh)
+		_, _ = json.Unmarshal(m.Rows["prefill/10.0.0.1:1"], &old), json.Unmarshal(m.Rows["decode/10.0.0.2:1"], &fresh)
 		now := time.Now().UnixMilli()
 		assert.Equal(t, time.Hour.Milliseconds(), now-old.Since)
 		assert.True(t, old.AtLeast)
@@ -454,26 +464,22 @@ func TestFiguresOfAllProxies(t *testing.T) {
 		}
 		own := during(12)
 		require.True(t, slices.Contains(own, 1), "of this proxy: %v", own)
-		s.mu.Lock()
-		s.proxies = append(s.proxies, Proxy{ID: "a"}, Proxy{ID: "b", Missing: "refused"})
-		s.figures, s.findings = fleetOf(70), []Finding{{Severity: "warning", Text: "decode/10.0.0.2:1: is down", Cure: "start it"}}
-		s.mu.Unlock()
+		s.change(func() {
+			s.proxies = append(s.proxies, Proxy{ID: "a"}, Proxy{ID: "b", Missing: "refused"})
+			s.figures, s.findings = fleetOf(70), []Finding{{Severity: "warning", Text: "decode/10.0.0.2:1: is down", Cure: "start it"}}
+		})
 		if all := during(12); slices.Contains(all, 1) || !slices.Contains(all, 7) {
 			t.Errorf("of all proxies: %v", all)
 		}
-		one := join(t, b)
-		_, all := read(t, one)
+		m := first(t, b)
 		for part, want := range map[string]string{
 			"fleet": "true", "queues": `"batch":2`, "totals": `"refused":{"batch\nfull":70}`, "routes": `"name":"chat"`, "doctor": "is down", "proxies": `"missing":"refused"`,
 			"failures": `[{"role":"decode","instance":"10.0.0.2:1","class":"lost","count":70}]`,
 		} {
-			got := string(all[0].Parts[part])
+			got := string(m.Parts[part])
 			assert.Contains(t, got, want, "%s: %s", part, got)
 		}
-		b.viewers.leave(one)
-		s.mu.Lock()
-		s.proxies = s.proxies[:1]
-		s.mu.Unlock()
+		s.change(func() { s.proxies = s.proxies[:1] })
 		own = during(12)
 		assert.True(t, !slices.Contains(own, 7) && slices.Contains(own, 1), "of this proxy again: %v", own)
 	})
@@ -483,31 +489,20 @@ func TestFiguresOfAllProxies(t *testing.T) {
 func TestFiguresOfAllProxies_Outdated(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {
-		s.mu.Lock()
-		s.proxies, s.figures = append(s.proxies, Proxy{ID: "a"}), fleetOf(70)
-		s.mu.Unlock()
-		v := join(t, b)
-		// after returns the state of a part after some seconds, from the events that a viewer has received.
-		parts := map[string]string{}
-		after := func(d time.Duration, part string) string {
+		s.change(func() { s.proxies, s.figures = append(s.proxies, Proxy{ID: "a"}), fleetOf(70) })
+		v := join(t, b) // figures are collected while a viewer reads
+		after := func(d time.Duration) map[string]json.RawMessage {
 			for range d / time.Second {
 				advance(time.Second)
-				_, all := read(t, v)
-				for _, m := range all {
-					for name, p := range m.Parts {
-						parts[name] = string(p)
-					}
-				}
+				read(t, v)
 			}
-			return parts[part]
+			return first(t, b).Parts
 		}
-		require.Equal(t, "true", after(2*step*time.Second, "fleet"), "figures of all proxies")
-		s.mu.Lock()
-		s.broken = errors.New("no answer")
-		s.mu.Unlock()
-		assert.Equal(t, "false", after(currentFor+2*step*time.Second, "fleet"),
-			"figures of all proxies %s after etcd was lost", currentFor)
-		testkit.Contains(t, parts["proxies"], `"id":"a"`, `"error":"no answer"`)
+		require.Equal(t, "true", string(after(2 * step * time.Second)["fleet"]), "figures of all proxies")
+		s.change(func() { s.broken = errors.New("no answer") })
+		parts := after(currentFor + 2*step*time.Second)
+		assert.Equal(t, "false", string(parts["fleet"]), "figures of all proxies %s after etcd was lost", currentFor)
+		testkit.Contains(t, string(parts["proxies"]), `"id":"a"`, `"error":"no answer"`)
 	})
 }
 
@@ -520,12 +515,8 @@ func TestLost(t *testing.T) {
 		check := func(want ...string) {
 			t.Helper()
 			time.Sleep(2 * time.Second)
-			v := join(t, b)
-			defer b.viewers.leave(v)
-			synctest.Wait()
-			_, all := read(t, v)
 			var list []Lost
-			require.NoError(t, json.Unmarshal(all[0].Parts["lost"], &list))
+			require.NoError(t, json.Unmarshal(first(t, b).Parts["lost"], &list))
 			var got []string
 			for _, l := range list {
 				got = append(got, string(l.Role)+"/"+l.Address)
@@ -549,19 +540,10 @@ func TestEjectedInFeed(t *testing.T) {
 	run(t, func(t *testing.T, s *stage, b *Board) {
 		k := instance.Key{Role: instance.Decode, Address: "10.0.0.2:1"}
 		for _, o := range []instance.Opinion{{View: instance.Ejected, Reason: "refused"}, {View: instance.Ejected, Reason: "lost"}, {}} {
-			s.mu.Lock()
-			s.opinions = map[instance.Key]instance.Opinion{k: o}
-			s.mu.Unlock()
+			s.change(func() { s.opinions = map[instance.Key]instance.Opinion{k: o} })
 			time.Sleep(2 * time.Second)
 		}
-		_, all := read(t, join(t, b))
-		var texts []string
-		for _, c := range all[0].Feed {
-			if c.Who == k.Address {
-				texts = append(texts, c.Text)
-			}
-		}
-		assert.Equal(t, []string{"is ejected: refused", "is no longer ejected"}, texts)
+		assert.Equal(t, []string{"is ejected: refused", "is no longer ejected"}, feedOf(t, b, k.Address))
 	})
 }
 

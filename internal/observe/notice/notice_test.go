@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -51,8 +50,10 @@ func newFleet(list ...*instance.Instance) *fleet {
 	return f
 }
 
-func (f *fleet) words() string {
-	return strings.Join(notice.View{
+func (f *fleet) words() string { return strings.Join(f.view().Texts(), "\n") }
+
+func (f *fleet) view() notice.View {
+	return notice.View{
 		Snapshot: f.snapshot, Counts: f.counts,
 		Opinion: f.opinion, Fallback: true,
 		PairKey: func(i *instance.Instance) connector.PairKey {
@@ -62,7 +63,7 @@ func (f *fleet) words() string {
 			}
 			return k
 		},
-	}.Texts(), "\n")
+	}
 }
 
 // opinion returns the proxy's opinion: an ejected instance accepts no connections.
@@ -86,6 +87,10 @@ func build(version string) func(*instance.Instance) {
 
 func models(names ...string) func(*instance.Instance) {
 	return func(i *instance.Instance) { i.Record.Models = names }
+}
+
+func blocks(size int) func(*instance.Instance) {
+	return func(i *instance.Instance) { i.Record.BlockSize = size }
 }
 
 func state(s instance.State) func(*instance.Instance) {
@@ -150,6 +155,20 @@ func TestNotices_Membership(t *testing.T) {
 			name: "another model with a default", list: []*instance.Instance{in(p, "a:1"), in(d, "b:1"), in(d, "b:2", models("d"), dialect(""))}, byDefault: "mooncake",
 			want: "no prefill instance serves model d: decode computes its prompts",
 		},
+		// Block sizes matter if both roles report some and have none in common.
+		{
+			name: "blocks: different", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(32)), in(d, "d:2", blocks(64))},
+			want: "prefill speaks nixl with KV blocks of 16 tokens, decode nixl with KV blocks of 32 tokens and nixl with KV blocks of 64 tokens: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use",
+		},
+		{
+			name: "blocks: of no pair", list: []*instance.Instance{in(p, "p:1", blocks(16), dialect("p2p")), in(d, "d:1", blocks(32), dialect("p2p"))},
+			want: "1 prefill instance is unused: prefill speaks p2p with KV blocks of 16 tokens, decode p2p with KV blocks of 32 tokens, and there is no pair of them",
+		},
+		{name: "blocks: the same", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16))}},
+		{name: "blocks: one of two", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16)), in(d, "d:2", blocks(32))}},
+		{name: "blocks: decode reports none", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1")}},
+		{name: "blocks: prefill reports none", list: []*instance.Instance{in(p, "p:1"), in(d, "d:1", blocks(16))}},
+		{name: "blocks: of another connector", list: []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), dialect("plain"))}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -345,69 +364,34 @@ func TestCounts_ConcurrentRequests(t *testing.T) {
 	assert.Equal(t, "", f.words())
 }
 
-// A notice reports KV events that cannot be followed, with the reason.
-func TestKVEvents_NotFollowed(t *testing.T) {
+// The proxy knows some problems from other parts than the membership.
+func TestNotices_OtherParts(t *testing.T) {
 	t.Parallel()
-	f := newFleet(in(instance.Decode, "b:1"))
-	got := notice.View{
-		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, Fallback: true,
-		PairKey: members.PairKey, NoKVEvents: map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"},
-	}.Texts()
-	want := "no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects"
-	assert.Equal(t, want, strings.Join(got, "\n"), "%q", got)
-}
-
-func blocks(size int) func(*instance.Instance) {
-	return func(i *instance.Instance) { i.Record.BlockSize = size }
-}
-
-// A notice reports different block sizes of the two roles, if both roles report sizes and
-// have none in common.
-func TestBlocksOfDifferentSizes(t *testing.T) {
-	t.Parallel()
-	const p, d = instance.Prefill, instance.Decode
 	for _, tc := range []struct {
 		name string
-		list []*instance.Instance
+		set  func(*notice.View)
 		want string
 	}{
-		{"different", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(32)), in(d, "d:2", blocks(64))},
-			"prefill speaks nixl with KV blocks of 16 tokens, decode nixl with KV blocks of 32 tokens and nixl with KV blocks of 64 tokens: where both do not have the same size, a KV transfer may fail, and a shared pool is of no use"},
-		{"of no pair", []*instance.Instance{in(p, "p:1", blocks(16), dialect("p2p")), in(d, "d:1", blocks(32), dialect("p2p"))},
-			"1 prefill instance is unused: prefill speaks p2p with KV blocks of 16 tokens, decode p2p with KV blocks of 32 tokens, and there is no pair of them"},
-		{"the same", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16))}, ""},
-		{"one of two", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1", blocks(16)), in(d, "d:2", blocks(32))}, ""},
-		{"decode does not say", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1")}, ""},
-		{"prefill does not say", []*instance.Instance{in(p, "p:1"), in(d, "d:1", blocks(16))}, ""},
-		{"of another connector", []*instance.Instance{in(p, "p:1", blocks(16)), in(d, "d:1"), in(d, "d:2", blocks(32), dialect("plain"))}, ""},
-	} {
-		assert.Equal(t, tc.want, newFleet(tc.list...).words(), tc.name)
-	}
-}
-
-// Keys of a former etcd that proxies keep are reported, because etcd, and so pdctl, lacks them.
-func TestKeptEntries_Reported(t *testing.T) {
-	t.Parallel()
-	f := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1"))
-	got := notice.View{
-		Snapshot: f.snapshot, Counts: f.counts, Opinion: f.opinion, PairKey: func(*instance.Instance) connector.PairKey { return connector.PairKey{Connector: "nixl"} }, Kept: 3,
-	}.Texts()
-	require.Len(t, got, 1)
-	assert.Contains(t, got[0], "(3): pdctl restore --all")
-}
-
-// Prefill instances whose notifications do not arrive are named with the expected address.
-func TestUnnotified(t *testing.T) {
-	t.Parallel()
-	f := newFleet()
-	got := notice.View{
-		Snapshot: f.snapshot, Counts: f.counts,
-		Unnotified: map[instance.Key]string{
-			{Role: instance.Prefill, Address: "p:2"}: "port 8500 of the agent on p (--lmcache-notify)", {Role: instance.Prefill, Address: "p:1"}: "a",
+		{
+			"KV events that cannot be followed", func(v *notice.View) {
+				v.NoKVEvents = map[string]string{"p:2": "it connects", "p:1": "it needs a wildcard"}
+			},
+			"no KV events from p:1: it needs a wildcard\nno KV events from p:2: it connects",
 		},
-	}.Texts()
-	want := "no decode instance is registered: nothing is served\n" +
-		"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
-		"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)"
-	assert.Equal(t, want, strings.Join(got, "\n"), got)
+		{
+			"keys of a former etcd, which etcd and so pdctl lack", func(v *notice.View) { v.Kept = 3 },
+			"keys of a former etcd are in effect, which etcd lacks (3): pdctl restore --all writes them back, pdctl forget --all drops them",
+		},
+		{
+			"LMCache notifications that do not arrive", func(v *notice.View) {
+				v.Unnotified = map[instance.Key]string{members.Prefill("p:2"): "port 8500 of the agent on p (--lmcache-notify)", members.Prefill("p:1"): "a"}
+			},
+			"prefill p:1 is bypassed: its LMCache notifications do not arrive; they are expected at a\n" +
+				"prefill p:2 is bypassed: its LMCache notifications do not arrive; they are expected at port 8500 of the agent on p (--lmcache-notify)",
+		},
+	} {
+		v := newFleet(in(instance.Prefill, "p:1"), in(instance.Decode, "d:1")).view()
+		tc.set(&v)
+		assert.Equal(t, tc.want, strings.Join(v.Texts(), "\n"), tc.name)
+	}
 }
