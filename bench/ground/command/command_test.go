@@ -39,6 +39,8 @@ func TestCommandLine(t *testing.T) {
 		{"part", []string{"model", "--trace", file, "--part", "third"}, 2, `part "third"`},
 		{"no request in the first half", []string{"model", "--trace", traceFile(t, 1)}, 2, `part "first" of the trace has no request`},
 		{"rate", []string{"model", "--trace", file, "--rate", "0"}, 2, "must be positive"},
+		{"rate that is no number", []string{"model", "--trace", file, "--rate", "NaN"}, 2, "must be positive"},
+		{"seed of a replay", []string{"run", "--trace", file, "--seed", "2"}, 2, "unknown flag"},
 		{"speed", []string{"run", "--trace", file, "--speed", "0"}, 2, "must be positive"},
 		{"rates", []string{"disaggregate", "--trace", file, "--rates", "0,1"}, 2, "must be positive"},
 		{"two policies", []string{"disaggregate", "--trace", file, "--targets", "prefix,session"}, 2, "one policy"},
