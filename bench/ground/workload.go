@@ -49,6 +49,9 @@ func NewWorkload(entries []loadgen.Entry, part Part, rate float64, limit int) (*
 	default:
 		return nil, fmt.Errorf("part %q: must be %s, %s or %s", part, First, Second, Whole)
 	}
+	if len(entries) == 0 {
+		return nil, fmt.Errorf("part %q of the trace has no request", part)
+	}
 	if limit > 0 && limit < len(entries) {
 		entries = entries[:limit]
 	}

@@ -140,16 +140,17 @@ func (w *doctorRig) onePortTwice() {
 	ports, err := fleet.FreePorts(4)
 	require.NoError(w.t, err)
 	start := func(name string, port, side int) *fleet.Process {
-		return w.agent(name, []string{fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", side)}, "--host-id", "one machine", "--role", "decode", "--",
+		p := w.agent(name, []string{fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", side)}, "--host-id", "one machine", "--role", "decode", "--",
 			vllm, "serve", modelName, "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}`)
+		testkit.Eventually(w.t, patience, func() error {
+			if _, out := w.run("pdctl list decode"); !strings.Contains(out, fmt.Sprint(port)) {
+				return fmt.Errorf("%s", out)
+			}
+			return nil
+		})
+		return p
 	}
 	first := start("s1", ports[0], ports[2])
-	testkit.Eventually(w.t, patience, func() error {
-		if _, out := w.run("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[0])) {
-			return fmt.Errorf("%s", out)
-		}
-		return nil
-	})
 	second := start("s2", ports[1], ports[2])
 	a, b := net.JoinHostPort("127.0.0.1", fmt.Sprint(ports[0])), net.JoinHostPort("127.0.0.1", fmt.Sprint(ports[1]))
 	var f doctor.Finding
@@ -166,12 +167,6 @@ func (w *doctorRig) onePortTwice() {
 	w.runCommands(f)
 	assert.NoError(w.t, second.Stop(w.t.Context()))
 	second = start("s2", ports[1], ports[3]) // another port
-	testkit.Eventually(w.t, patience, func() error {
-		if _, out := w.run("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[1])) {
-			return fmt.Errorf("%s", out)
-		}
-		return nil
-	})
 	w.clean()
 	for _, p := range []*fleet.Process{first, second} {
 		assert.NoError(w.t, p.Stop(w.t.Context()))

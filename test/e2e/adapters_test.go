@@ -86,6 +86,17 @@ func (r *adapterRig) served(name string) http.Header {
 	return header
 }
 
+// awaitServed waits until a request for a model is answered.
+func (r *adapterRig) awaitServed(name string) {
+	r.Helper()
+	testkit.Eventually(r, time.Minute, func() error {
+		if status, _, text := r.ask(name); status != http.StatusOK {
+			return fmt.Errorf("%d %s", status, text)
+		}
+		return nil
+	})
+}
+
 // names returns the models that the proxy lists.
 func (r *adapterRig) names() (names []string) {
 	r.Helper()

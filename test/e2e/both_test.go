@@ -54,13 +54,13 @@ func TestFleetOfBoth(t *testing.T) {
 
 	// One engine stops gracefully, another is killed together with its agent.
 	l := startLoad(t, 4, proxy.URL())
-	l.served(50)
+	l.Served(50)
 	require.NoError(t, nodes[0].Agent.Stop(t.Context()))
 	wait(2)
-	l.served(50)
+	l.Served(50)
 	require.NoError(t, nodes[1].Kill())
-	l.served(50)
-	l.finish()
+	l.Served(50)
+	l.Finish()
 
 	// The remaining engine serves decode-only and reports the reason.
 	testkit.Eventually(t, soon, func() error {

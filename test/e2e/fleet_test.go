@@ -212,14 +212,9 @@ func TestStartErrors(t *testing.T) {
 
 const model = harness.Model
 
-type load struct{ *harness.Load }
-
-func (l load) served(n int64) { l.T().Helper(); l.Served(n) }
-func (l load) finish()        { l.Finish() }
-
-func startLoad(t *testing.T, clients int, urls ...string) load {
+func startLoad(t *testing.T, clients int, urls ...string) *harness.Load {
 	t.Helper()
-	return load{harness.StartLoad(t, clients, 50*time.Millisecond, urls...)}
+	return harness.StartLoad(t, clients, 50*time.Millisecond, urls...)
 }
 
 func newFleet(t *testing.T) *fleet.Fleet {

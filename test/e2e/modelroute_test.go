@@ -37,12 +37,7 @@ func TestModelRoutes(t *testing.T) {
 	require.NoError(t, r.proxy.WaitFor(ctx, 2, 2))
 	at := []string{"--etcd-endpoints", etcd[0].Spec.Client}
 	runProgram(t, "pdctl", append(at, "model", "route", "org/chat=75:new,25:old")...)
-	testkit.Eventually(t, time.Minute, func() error {
-		if status, _, text := r.ask("org/chat"); status != http.StatusOK {
-			return fmt.Errorf("%d %s", status, text)
-		}
-		return nil
-	})
+	r.awaitServed("org/chat")
 	const url = "/models/routes/gpt-4o"
 	if status, _, text := r.send(http.MethodPut, r.proxy.URL()+url, map[string]any{"targets": []any{map[string]any{"model": "old"}}, "reason": "why"}); status != http.StatusOK {
 		t.Fatalf("%d %s", status, text)
@@ -82,11 +77,6 @@ func TestModelRoutes(t *testing.T) {
 	spec.Port, _ = strconv.Atoi(port)
 	r.proxy, err = r.fleet.StartProxy(ctx, spec)
 	require.NoError(t, err)
-	testkit.Eventually(t, time.Minute, func() error {
-		if status, _, text := r.ask("gpt-4o"); status != http.StatusOK {
-			return fmt.Errorf("%d %s", status, text)
-		}
-		return nil
-	})
+	r.awaitServed("gpt-4o")
 	split()
 }

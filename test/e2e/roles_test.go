@@ -43,12 +43,12 @@ func (r *roleRig) set(proxy int, node *fleet.Node, role instance.Role) (status i
 
 // interrupted begins a change that etcd does not answer, calls f, and returns the status of the change;
 // 0 if it has none.
-func (r *roleRig) interrupted(l load, proxy int, node *fleet.Node, role instance.Role, f func()) (status int) {
+func (r *roleRig) interrupted(l *harness.Load, proxy int, node *fleet.Node, role instance.Role, f func()) (status int) {
 	r.t.Helper()
 	r.etcd.Pause()
 	var change sync.WaitGroup
 	change.Go(func() { status, _ = r.set(proxy, node, role) })
-	l.served(20) // requests do not wait for etcd
+	l.Served(20) // requests do not wait for etcd
 	f()
 	change.Wait()
 	return status
@@ -104,15 +104,9 @@ func TestRoleChanges(t *testing.T) {
 		r.nodes = append(r.nodes, node(t, f, fmt.Sprintf("both-%d", i+1), instance.Both, 0, endpoint))
 	}
 	r.agree([]string{"pd pd pd pd"}, 0, 1, 2)
-	uncut := func(l load) {
-		t.Helper()
-		if l.finish(); l.Broken() > 0 { // failed requests are reported by finish
-			t.Errorf("of %d answers, %d streams were cut", l.Answered(), l.Broken())
-		}
-	}
 	steady := startLoad(t, 6, r.proxies[0].URL(), r.proxies[1].URL())
-	third := load{harness.StartRetryingLoad(t, model, 2, 10*time.Millisecond, r.proxies[2].URL(), r.proxies[0].URL())} // its clients go to the next proxy if one refuses a connection
-	steady.served(30)
+	third := harness.StartRetryingLoad(t, model, 2, 10*time.Millisecond, r.proxies[2].URL(), r.proxies[0].URL()) // its clients go to the next proxy if one refuses a connection
+	steady.Served(30)
 
 	const moves = 12 // by each proxy, of each engine to each role
 	last := int64(0)
@@ -122,7 +116,7 @@ func TestRoleChanges(t *testing.T) {
 		require.True(t, status == http.StatusOK && revision > last,
 			"move %d: status %d, revision %d after %d", i, status, revision, last)
 		last = revision
-		steady.served(5)
+		steady.Served(5)
 	}
 	runProgram(t, "pdctl", "--etcd-endpoints", endpoint, "role", "decode", r.nodes[0].Address, "--wait", "--timeout", "2m")
 	runProgram(t, "pdctl", "--etcd-endpoints", endpoint, "role", "prefill", r.nodes[1].Address, "--wait", "--timeout", "2m")
@@ -135,7 +129,7 @@ func TestRoleChanges(t *testing.T) {
 		wg.Go(func() { r.set(i, r.nodes[2], role) })
 	}
 	wg.Wait()
-	steady.served(5)
+	steady.Served(5)
 	r.agree([]string{"d p d pd", "d p p pd"}, 0, 1, 2)
 	if status, _ := r.set(0, r.nodes[2], instance.Decode); status != http.StatusOK {
 		t.Fatal(status)
@@ -147,7 +141,7 @@ func TestRoleChanges(t *testing.T) {
 	wg.Wait()
 	assert.Equal(t, http.StatusOK+http.StatusBadRequest, statuses[0]+statuses[1], "both left prefill: %v", statuses)
 	r.agree([]string{"d p d d", "d d d pd"}, 0, 1, 2)
-	steady.served(5)
+	steady.Served(5)
 
 	// Node 0 changes to prefill, completely or not at all, whatever happens meanwhile.
 	either := []string{"d p d d", "d d d pd", "p p d d", "p d d pd"}
@@ -158,7 +152,7 @@ func TestRoleChanges(t *testing.T) {
 		wg.Wait()
 	})
 	require.NoError(t, stopped)
-	uncut(third)
+	third.FinishUncut()
 	r.agree(either, 0, 1)
 
 	again := func() {
@@ -180,7 +174,7 @@ func TestRoleChanges(t *testing.T) {
 	if more, _ := r.set(1, r.nodes[0], instance.Both); status != http.StatusServiceUnavailable || more != http.StatusServiceUnavailable {
 		t.Errorf("etcd was lost: %d, %d", status, more)
 	}
-	steady.served(20)
+	steady.Served(20)
 	r.etcd.Restart()
 	r.agree(either, 0, 1)
 	for _, n := range r.nodes {
@@ -192,6 +186,6 @@ func TestRoleChanges(t *testing.T) {
 		})
 	}
 	r.agree([]string{"pd pd pd pd"}, 0, 1)
-	uncut(steady)
+	steady.FinishUncut()
 	t.Logf("%d changes, %d answers", moves, steady.Answered()+third.Answered())
 }

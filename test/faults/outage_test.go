@@ -208,12 +208,7 @@ func TestFault15_StartWithNothing(t *testing.T) {
 	etcd.Restart()
 	r.prefill = append(r.prefill, r.node(instance.Prefill, 1, ttl))
 	r.decode = append(r.decode, r.node(instance.Decode, 1, ttl))
-	testkit.Eventually(t, soon, func() error {
-		if code, body := r.try(address); code != 200 {
-			return fmt.Errorf("%d %s", code, body)
-		}
-		return nil
-	})
+	r.awaitAnswer(address)
 	if code, body := page(t, "http://"+address+"/readyz"); code != 200 {
 		t.Errorf("/readyz: %d %s", code, body)
 	}

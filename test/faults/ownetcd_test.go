@@ -269,12 +269,7 @@ func TestHostEtcdAndAgentsStarved(t *testing.T) {
 				}
 				return nil
 			})
-			r.awaitStatus(func(s status) error {
-				if s.Etcd.State != "live" || len(s.PrefillNodes) != 2 || len(s.DecodeNodes) != 2 || s.Etcd.Orphans != 0 {
-					return fmt.Errorf("%+v", s)
-				}
-				return nil
-			})
+			r.awaitRecovered()
 			p.neverBelow(2)
 			l := r.load()
 			l.Served(20)

@@ -96,6 +96,17 @@ func (r *rig) try(address string) (int, string) {
 	return c, body
 }
 
+// awaitAnswer waits until a proxy answers a request.
+func (r *rig) awaitAnswer(address string) {
+	r.t.Helper()
+	testkit.Eventually(r.t, soon, func() error {
+		if code, body := r.try(address); code != 200 {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+}
+
 // fleetAgent describes an additional agent for a node's engine.
 func fleetAgent(n *fleet.Node, etcd, socket string, more ...string) fleet.Spec {
 	return fleet.Spec{

@@ -222,6 +222,17 @@ func etcdIs(state string) func(status) error {
 	}
 }
 
+// awaitRecovered waits until every proxy has a working etcd, uses every instance and has no orphans.
+func (r *rig) awaitRecovered() {
+	r.t.Helper()
+	r.awaitStatus(func(s status) error {
+		if s.Etcd.State != "live" || len(s.PrefillNodes) != len(r.prefill) || len(s.DecodeNodes) != len(r.decode) || s.Etcd.Orphans != 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
 // awaitEntry waits until an instance in every proxy's status meets a condition; ok reports whether the status
 // has the instance.
 func (r *rig) awaitEntry(address string, want func(in instance.Listing, ok bool) bool) {
@@ -244,24 +255,29 @@ func (s status) entry(address string) (instance.Listing, bool) {
 	return instance.Listing{}, false
 }
 
-// pool records the number of instances that the proxies use.
+// pool records the instances that the proxies use and list.
 type pool struct {
 	t    *testing.T
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 
-	mu     sync.Mutex // guards least
+	mu     sync.Mutex // guards the fields below
+	polls  int
 	least  map[instance.Role]int
 	states map[string]bool
+	listed map[string]int // address → polls with the instance
 }
 
 // startPool starts polling every proxy's status.
 func (r *rig) startPool() *pool {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
-	p := &pool{t: r.t, stop: cancel, least: map[instance.Role]int{instance.Prefill: 1 << 30, instance.Decode: 1 << 30}, states: map[string]bool{}}
+	p := &pool{
+		t: r.t, stop: cancel, least: map[instance.Role]int{instance.Prefill: 1 << 30, instance.Decode: 1 << 30},
+		states: map[string]bool{}, listed: map[string]int{},
+	}
 	for _, proxy := range r.proxies {
 		p.wg.Go(func() {
-			tick := time.NewTicker(20 * time.Millisecond)
+			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
 			for {
 				select {
@@ -274,10 +290,12 @@ func (r *rig) startPool() *pool {
 					continue
 				}
 				p.mu.Lock()
+				p.polls++
 				p.least[instance.Prefill] = min(p.least[instance.Prefill], len(s.PrefillNodes))
 				p.least[instance.Decode] = min(p.least[instance.Decode], len(s.DecodeNodes))
 				for _, in := range s.Instances {
 					p.states[in.Address+" "+string(in.View)] = true
+					p.listed[in.Address]++
 				}
 				p.mu.Unlock()
 			}
@@ -296,6 +314,13 @@ func (p *pool) neverBelow(n int) {
 	for role, least := range p.least {
 		assert.GreaterOrEqual(p.t, least, n, "%d %s instances were used at one time, want at least %d", least, role, n)
 	}
+}
+
+// neverAbsent fails the test if an instance was not in a polled status.
+func (p *pool) neverAbsent(n *fleet.Node) {
+	p.t.Helper()
+	p.end()
+	assert.Equal(p.t, p.polls, p.listed[n.Address], "polls, and those with %s", n.Address)
 }
 
 // finish ends the load, and checks its requests and that no role had fewer than n instances in any poll.

@@ -2,13 +2,11 @@ package faults_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,47 +20,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/sim/testkit/members"
 )
-
-// listings follows an instance in the status of the first proxy.
-type listings struct {
-	stop context.CancelFunc
-	wg   sync.WaitGroup
-
-	mu     sync.Mutex // guards absent
-	absent error      // first status without the instance
-}
-
-// followListing polls the status of the first proxy until stopped.
-func (r *rig) followListing(n *fleet.Node) *listings {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
-	l := &listings{stop: cancel}
-	l.wg.Go(func() {
-		tick := time.NewTicker(10 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-			s, err := fetchStatus(ctx, r.proxies[0])
-			if err != nil {
-				continue
-			}
-			if _, ok := s.entry(n.Address); !ok {
-				l.mu.Lock()
-				if l.absent == nil {
-					l.absent = fmt.Errorf("%s is not in the status at revision %d", n.Address, s.Revision)
-				}
-				l.mu.Unlock()
-			}
-		}
-	})
-	r.t.Cleanup(l.end)
-	return l
-}
-
-func (l *listings) end() { l.stop(); l.wg.Wait() }
 
 // All processes are suspended until the leases have expired: proxy, etcd, agents and engines. When
 // they resume, etcd revokes all leases. No request fails, no stream is cut, and the only instance of
@@ -82,7 +39,7 @@ func TestFault33_MachineStalls(t *testing.T) {
 			proxy, decode := r.proxies[0], r.decode[0]
 			cli := members.Dial(t, r.etcd...)
 			before := keys(t, cli)
-			l, listed := r.load(), r.followListing(decode)
+			l, p := r.load(), r.startPool()
 			pids := []int{decode.Engine.PID()}
 			if c.slow {
 				signal(t, syscall.SIGSTOP, pids...)
@@ -103,16 +60,10 @@ func TestFault33_MachineStalls(t *testing.T) {
 				}
 				return nil
 			})
-			r.awaitStatus(func(s status) error {
-				if s.Etcd.State != "live" || len(s.PrefillNodes) != 1 || len(s.DecodeNodes) != 1 || s.Etcd.Orphans != 0 {
-					return fmt.Errorf("%+v", s)
-				}
-				return nil
-			})
+			r.awaitRecovered()
 			l.Served(20)
 			l.FinishUncut()
-			listed.end()
-			assert.NoError(t, listed.absent)
+			p.neverAbsent(decode)
 		})
 	}
 }

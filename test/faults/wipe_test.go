@@ -306,12 +306,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	before := requestsOf(t, removed)
 	start := time.Now()
 	process, address := r.proxyNotReady(args...)
-	testkit.Eventually(t, soon, func() error {
-		if code, body := r.try(address); code != 200 {
-			return fmt.Errorf("%d %s", code, body)
-		}
-		return nil
-	})
+	r.awaitAnswer(address)
 	measured(t, 14, "start to the first answer", time.Since(start), 2*time.Second)
 	l := harness.StartLoad(t, clients, pause, "http://"+address)
 	l.Served(60)

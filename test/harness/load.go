@@ -172,9 +172,6 @@ func (l *Load) fail(format string, args ...any) {
 	l.failures = append(l.failures, fmt.Sprintf(format, args...))
 }
 
-// T returns the test that the load belongs to.
-func (l *Load) T() testing.TB { return l.t }
-
 // Served waits until n more requests have been answered correctly.
 func (l *Load) Served(n int64) {
 	l.t.Helper()

@@ -25,12 +25,12 @@ type flags struct {
 	rates       []float64 // only of disaggregate and overload
 	limit       int
 	engines     int
-	seed        uint64
 	targets     []string
 
 	proxies int
 
 	// only of model
+	seed   uint64
 	weight float64
 	roles  bool
 	phase  time.Duration
@@ -74,6 +74,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.BoolVar(&f.roles, "roles", false, "simulate engines in both roles under a day curve instead: static ratios, an oracle, automatic roles, and the advice at ten loads")
 	fs.DurationVar(&f.phase, "phase", time.Hour, "with --roles: length of each of the three phases")
 	fs.Float64Var(&f.noise, "noise", 0.2, "with --roles: rates, prompts and steps vary by this part")
+	fs.Uint64Var(&f.seed, "seed", 1, "random seed of the model")
 	f.peerFlags(replay.Flags())
 	for _, fs := range []*pflag.FlagSet{model.Flags(), replay.Flags()} {
 		fs.Float64Var(&f.rate, "rate", 1, "multiplies the request rate of the trace")
@@ -117,7 +118,6 @@ func (f *flags) workloadFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&f.cache, "cache", 1, "size of all prefill caches together, divided by that of all blocks of the part")
 	fs.IntVar(&f.engines, "engines", 8, "number of engines of each role")
 	fs.IntVar(&f.proxies, "proxies", 1, "number of our proxies, which get the requests in turn")
-	fs.Uint64Var(&f.seed, "seed", 1, "random seed of the model")
 }
 
 // replayFlags registers the flags of a replay.
@@ -135,7 +135,7 @@ func (f *flags) entries() ([]loadgen.Entry, error) {
 	if f.trace == "" {
 		return nil, cli.Wrongf("--trace is missing")
 	}
-	if f.rate <= 0 || f.cache <= 0 || f.engines < 1 || f.limit < 0 {
+	if !(f.rate > 0 && f.cache > 0) || f.engines < 1 || f.limit < 0 {
 		return nil, cli.Wrongf("--rate, --cache and --engines must be positive")
 	}
 	file, err := os.Open(f.trace)

@@ -14,18 +14,18 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// traceFile returns the name of a small trace.
-func traceFile(t *testing.T) string {
+// traceFile returns the name of a trace of n requests.
+func traceFile(t *testing.T, n int) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "trace.jsonl")
-	text := strings.Repeat(`{"timestamp":0,"input_length":1500,"output_length":320,"hash_ids":[0,1,2]}`+"\n", 20)
+	text := strings.Repeat(`{"timestamp":0,"input_length":1500,"output_length":320,"hash_ids":[0,1,2]}`+"\n", n)
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	file := traceFile(t)
+	file := traceFile(t, 20)
 	for _, tt := range []struct {
 		name   string
 		args   []string
@@ -37,7 +37,10 @@ func TestCommandLine(t *testing.T) {
 		{"no trace", []string{"model"}, 2, "--trace is missing"},
 		{"no such trace", []string{"model", "--trace", "/nowhere"}, 1, "no such file"},
 		{"part", []string{"model", "--trace", file, "--part", "third"}, 2, `part "third"`},
+		{"no request in the first half", []string{"model", "--trace", traceFile(t, 1)}, 2, `part "first" of the trace has no request`},
 		{"rate", []string{"model", "--trace", file, "--rate", "0"}, 2, "must be positive"},
+		{"rate that is no number", []string{"model", "--trace", file, "--rate", "NaN"}, 2, "must be positive"},
+		{"seed of a replay", []string{"run", "--trace", file, "--seed", "2"}, 2, "unknown flag"},
 		{"speed", []string{"run", "--trace", file, "--speed", "0"}, 2, "must be positive"},
 		{"rates", []string{"disaggregate", "--trace", file, "--rates", "0,1"}, 2, "must be positive"},
 		{"two policies", []string{"disaggregate", "--trace", file, "--targets", "prefix,session"}, 2, "one policy"},
