@@ -82,8 +82,8 @@ func (m *models) done(e *forward.Entry) {
 	}
 	s := (*m.known.Load())[e.Model]
 	if s == nil {
-		// Names from clients get no label: a model must have been served, or be a model route.
-		if s = m.other; e.Model != "" && (e.Outcome == relay.OutcomeOK || e.Target != "") {
+		// Names from clients get no label: a model must have been served.
+		if s = m.other; e.Outcome == relay.OutcomeOK && e.Model != "" {
 			s = m.admit(e.Model, true)
 		}
 	}
@@ -107,7 +107,7 @@ func (m *models) done(e *forward.Entry) {
 }
 
 // admit returns the series of a model, with its own label if one is free. used is true if the model has
-// a request, false if an instance lists it.
+// a request, false if an instance lists it or it is a model route.
 func (m *models) admit(model string, used bool) *modelSeries {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -193,15 +193,13 @@ func (m *models) free(used bool) bool {
 	return true
 }
 
-// follow follows the membership and the model routes.
+// follow follows the membership and the model routes, whose series begin at zero.
 func (m *models) follow(now *instance.Snapshot) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	m.snapshot = now
+	m.mu.Unlock()
 	for _, route := range now.Documents.In(schema.Models) {
-		if s := (*m.known.Load())[route.Address]; s != nil {
-			s.listed = true
-		}
+		m.admit(route.Address, false)
 	}
 }
 

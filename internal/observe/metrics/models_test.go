@@ -169,10 +169,14 @@ func TestModels_LabelOfARoute(t *testing.T) {
 		assert.False(t, ok, "%s: a deleted model route has series", name)
 	}
 	reg := prometheus.NewPedanticRegistry()
-	failed := answered("alias") // the first request of a route
-	failed.Target, failed.Outcome = "base", relay.OutcomeUnavailable
-	metrics.New(reg, "", 1).Done(failed)
-	check(t, gathered(t, reg), map[string]float64{"pd_model_requests_total alias unavailable": 1})
+	m := metrics.New(reg, "", 1)
+	fleet := &membership{m: m}
+	fleet.set()
+	fleet.route("alias")
+	refused := answered("alias")
+	refused.Outcome = relay.OutcomeClientError
+	m.Done(refused)
+	check(t, gathered(t, reg), map[string]float64{"pd_model_requests_total alias client_error": 1, "pd_model_requests_total alias ok": 0})
 }
 
 // TestModels_LabelsAreBounded: whatever models exist and whatever clients send,
