@@ -49,7 +49,7 @@ func (s *Service) SetModelRoute(ctx context.Context, name string, raw []byte, d 
 		instance.ListedModelRoute // so that the answer to a GET can be edited and sent
 
 		V   int    `json:"v"`
-		For string `json:"for"` // d
+		For string `json:"for"` // the caller has parsed it into d
 	}{}); err != nil {
 		return 0, fmt.Errorf("%w: %s", httpapi.ErrRefused, instance.JSONError(err))
 	}
